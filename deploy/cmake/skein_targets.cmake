@@ -1,0 +1,51 @@
+# One function per kind of target. Sources and headers are listed by hand.
+
+# skein_library(NAME SOURCES ... HEADERS ... PUBLIC deps... PRIVATE deps...)
+function(skein_library name)
+  cmake_parse_arguments(A "" "" "SOURCES;HEADERS;PUBLIC;PRIVATE" ${ARGN})
+  if(A_SOURCES)
+    add_library(${name} STATIC ${A_SOURCES})
+    target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${A_HEADERS})
+    target_link_libraries(${name} PUBLIC ${A_PUBLIC} PRIVATE skein_options ${A_PRIVATE})
+    target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+    set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  else()
+    add_library(${name} INTERFACE)
+    target_sources(${name} INTERFACE FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
+      FILES ${A_HEADERS})
+    target_link_libraries(${name} INTERFACE ${A_PUBLIC})
+    target_include_directories(${name} INTERFACE ${PROJECT_SOURCE_DIR})
+    set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  endif()
+endfunction()
+
+# skein_program(NAME SOURCES ... DEPS ...)
+function(skein_program name)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE skein_options ${A_DEPS})
+endfunction()
+
+# skein_test(NAME SOURCES ... DEPS ... LABEL unit|sim|process|gpu|golden|bench)
+# Tests run from the source root and are found one by one.
+function(skein_test name)
+  cmake_parse_arguments(A "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT A_LABEL)
+    set(A_LABEL unit)
+  endif()
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE skein_options ${A_DEPS} GTest::gmock GTest::gtest_main)
+  gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT})
+endfunction()
+
+# skein_link_test(TARGET): a program that links TARGET alone; a hidden dependency fails here.
+function(skein_link_test target)
+  add_executable(${target}_link_test ${PROJECT_SOURCE_DIR}/tests/link/${target}_link_test.cc)
+  target_link_libraries(${target}_link_test PRIVATE skein_options ${target})
+  add_test(NAME link.${target} COMMAND ${target}_link_test)
+  set_tests_properties(link.${target} PROPERTIES LABELS unit)
+endfunction()

@@ -2,6 +2,7 @@
 // from the workspace, and registration for an instruction set. Any thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -13,6 +14,7 @@
 #include "kernels/cpu/lane_kernels.h"
 #include "kernels/cpu/register.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/formats.h"
 #include "kernels/kernel_registry.h"
 
 namespace skein::kernels::cpu {
@@ -81,10 +83,26 @@ class Scratch {
   size_t used_ = 0;
 };
 
+// e4m3 codes as f32.
+inline constexpr std::array<float, 256> kE4m3Values = [] {
+  std::array<float, 256> values = {};
+  for (size_t code = 0; code < values.size(); ++code) {
+    values[code] = DecodeE4m3(static_cast<uint8_t>(code));
+  }
+  return values;
+}();
+
+// Element i of a rank-1 i32 view.
+inline int64_t IndexAt(const TensorView& view, int64_t i) { return view.as<int32_t>()[i]; }
+
+// A kernel that needs no scratch derives from this.
 template <typename Op>
-size_t NoWorkspace(const typename Op::Problem&) {
-  return 0;
-}
+struct WithoutWorkspace {
+  static size_t WorkspaceBytes(const typename Op::Problem&) { return 0; }
+};
+
+// Refuses a pool larger than kMaxThreads.
+absl::Status CheckThreads(DeviceStream stream);
 
 // Registers Kernel<isa>::Run of the resolved instruction set. Kernel also has Supports and
 // Workspace functions of the problem.

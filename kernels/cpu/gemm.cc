@@ -73,14 +73,6 @@ void RunColumns(const GemmCall& call, int64_t task, int64_t n, float* panel) {
 
 int64_t PanelFloats(int64_t k) { return kPanelRows * RoundUpToUnit(k); }
 
-absl::Status CheckThreads(DeviceStream stream) {
-  if (NumThreads(stream) <= kMaxThreads) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the thread pool has ", NumThreads(stream),
-                                                 " threads, the cpu kernels take at "
-                                                 "most ",
-                                                 kMaxThreads, "; start fewer"));
-}
-
 size_t GemmBytes(int64_t x_rows, int64_t k) {
   return Scratch::Bytes<float>(x_rows * RoundUpToUnit(k)) +
          Scratch::Bytes<float>(PanelFloats(k) * kMaxThreads);

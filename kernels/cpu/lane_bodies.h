@@ -37,6 +37,57 @@ struct LaneBodies {
     }
   }
 
+  // e2m1 codes of one unit under one ue8m0 scale or two e4m3 scales.
+  static void DecodeFp4(KvFormat format, const uint8_t* codes, const uint8_t* scale, float* out) {
+    if (format == KvFormat::kFp4Group32) {
+      L::DecodeE2m1(codes, WeightScale(scale[0]), out);
+      return;
+    }
+    L::DecodeE2m1(codes, 256.0f, out);
+    for (int64_t i = 0; i < kUnit; i += kLanes) {
+      const L factor = L::Set(skein::kernels::DecodeE4m3(scale[i / 16]));
+      (L::Load(out + i) * factor).Store(out + i);
+    }
+  }
+
+  static void DecodeKv(KvFormat format, const uint8_t* data, const uint8_t* scale, int64_t dim,
+                       float* out) {
+    switch (format) {
+      case KvFormat::kFp8Group32:
+        DecodeE4m3(data, scale, dim, out);
+        return;
+      case KvFormat::kBf16:
+        Widen(reinterpret_cast<const uint16_t*>(data), dim, out);
+        return;
+      case KvFormat::kF32:
+        std::memcpy(out, data, static_cast<size_t>(dim) * sizeof(float));
+        return;
+      case KvFormat::kF64:
+        return;
+      case KvFormat::kFp4Group16:
+      case KvFormat::kFp4Group32:
+        break;
+    }
+    const int64_t scales_per_unit = format == KvFormat::kFp4Group16 ? 2 : 1;
+    int64_t i = 0;
+    for (; i + kUnit <= dim; i += kUnit) {
+      DecodeFp4(format, data + i / 2, scale + i / kUnit * scales_per_unit, out + i);
+    }
+    if (i == dim) return;
+    uint8_t codes[kUnit / 2] = {};
+    uint8_t scales[2] = {};
+    float decoded[kUnit];
+    std::memcpy(codes, data + i / 2, static_cast<size_t>((dim - i + 1) / 2));
+    std::memcpy(scales, scale + i / kUnit * scales_per_unit,
+                static_cast<size_t>(KvScaleBytes(format, dim - i)));
+    DecodeFp4(format, codes, scales, decoded);
+    std::memcpy(out + i, decoded, static_cast<size_t>(dim - i) * sizeof(float));
+  }
+
+  static void ExpAll(const float* x, int64_t count, float* out) {
+    OverLanes<L>(count, [&](const auto& load, const auto& store) { store(out, Exp(load(x))); });
+  }
+
   static float Dot(const float* a, const float* b, int64_t count) {
     return DotLanes<L>(a, b, count);
   }
@@ -159,7 +210,8 @@ struct LaneBodies {
 
   // --- casts, norms, rotation ---
 
-  static void Cast(const float* x, int64_t count, int64_t group, uint8_t* codes, uint8_t* scale) {
+  template <typename T>
+  static void Cast(const T* x, int64_t count, int64_t group, uint8_t* codes, uint8_t* scale) {
     for (int64_t begin = 0; begin < count; begin += group) {
       const int64_t size = group < count - begin ? group : count - begin;
       // Max keeps its second operand where one is NaN, so a NaN must be looked for by itself.
@@ -180,18 +232,19 @@ struct LaneBodies {
     }
   }
 
-  static void Encode(const float* x, int64_t count, float scale, uint8_t* codes) {
+  template <typename T>
+  static void Encode(const T* x, int64_t count, float scale, uint8_t* codes) {
     const L divisor = L::Set(scale);
     int64_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) (L::Load(x + i) / divisor).StoreE4m3(codes + i);
+    for (; i + kLanes <= count; i += kLanes) (LoadLanes<L>(x + i) / divisor).StoreE4m3(codes + i);
     if (i == count) return;
     uint8_t tail[kLanes];
     (LoadPart<L>(x + i, count - i) / divisor).StoreE4m3(tail);
     std::memcpy(codes + i, tail, static_cast<size_t>(count - i));
   }
 
-  static void RmsNorm(const uint16_t* x, const float* weight, int64_t count, float eps,
-                      uint16_t* y) {
+  template <typename W>
+  static void RmsNorm(const uint16_t* x, const W* weight, int64_t count, float eps, uint16_t* y) {
     const float mean = DotLanes<L>(x, x, count) / static_cast<float>(count);
     const L reciprocal = L::Set(1.0f / std::sqrt(mean + eps));
     OverLanes<L>(count, [&](const auto& load, const auto& store) {
@@ -384,9 +437,28 @@ struct LaneBodies {
   }
 
   static constexpr LaneKernels kTable = {
-      &Widen,    &DecodeE4m3, &Narrow,        &Gemm,        &Dot,    &Cast,
-      &RmsNorm,  &Rotate,     &SwiGlu,        &WeightedSum, &HcPost, &EngramGate,
-      &Compress, &IndexScore, &AttentionHead, &Largest,     &SumExp};
+      .widen = &Widen,
+      .decode_e4m3 = &DecodeE4m3,
+      .narrow = &Narrow,
+      .decode_kv = &DecodeKv,
+      .gemm = &Gemm,
+      .dot = &Dot,
+      .exp = &ExpAll,
+      .cast_bf16 = &Cast<uint16_t>,
+      .cast_f32 = &Cast<float>,
+      .rms_norm_bf16 = &RmsNorm<uint16_t>,
+      .rms_norm_f32 = &RmsNorm<float>,
+      .rotate = &Rotate,
+      .swiglu = &SwiGlu,
+      .weighted_sum = &WeightedSum,
+      .hc_post = &HcPost,
+      .engram_gate = &EngramGate,
+      .compress = &Compress,
+      .index_score = &IndexScore,
+      .attention_head = &AttentionHead,
+      .largest = &Largest,
+      .sum_exp = &SumExp,
+  };
 };
 
 }  // namespace skein::kernels::cpu

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/register.h"
 #include "kernels/ops/gemm.h"
+#include "kernels/ops/kv_cache.h"
 
 namespace skein::kernels::cpu {
 
@@ -47,17 +48,25 @@ struct HeadCall {
 };
 
 struct LaneKernels {
-  // Widens bf16; decodes e4m3 codes with a scale byte per 32.
+  // Widens bf16; decodes e4m3 codes with a scale byte per 32; rounds to bf16.
   void (*widen)(const uint16_t* x, int64_t count, float* out);
   void (*decode_e4m3)(const uint8_t* codes, const uint8_t* scale, int64_t count, float* out);
-  // Rounds to bf16.
   void (*narrow)(const float* x, int64_t count, uint16_t* out);
+  // A row of a cache pool of `format`.
+  void (*decode_kv)(KvFormat format, const uint8_t* data, const uint8_t* scale, int64_t dim,
+                    float* out);
   void (*gemm)(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel);
   float (*dot)(const float* a, const float* b, int64_t count);
+  // out = exp(x).
+  void (*exp)(const float* x, int64_t count, float* out);
   // e4m3 codes and a scale byte per group of x.
-  void (*cast)(const float* x, int64_t count, int64_t group, uint8_t* codes, uint8_t* scale);
-  // y = bf16(w * (x * reciprocal)), reciprocal of the root of the mean square plus eps.
-  void (*rms_norm)(const uint16_t* x, const float* weight, int64_t count, float eps, uint16_t* y);
+  void (*cast_bf16)(const uint16_t* x, int64_t count, int64_t group, uint8_t* codes,
+                    uint8_t* scale);
+  void (*cast_f32)(const float* x, int64_t count, int64_t group, uint8_t* codes, uint8_t* scale);
+  // y = bf16(w * (x * r)), r the reciprocal root of the mean square plus eps.
+  void (*rms_norm_bf16)(const uint16_t* x, const uint16_t* w, int64_t count, float eps,
+                        uint16_t* y);
+  void (*rms_norm_f32)(const uint16_t* x, const float* w, int64_t count, float eps, uint16_t* y);
   // Rotates the pairs of x [count]: x' = fma(even, q, odd * t) with q = c s c s.., t = -s c -s c...
   void (*rotate)(uint16_t* x, const float* q, const float* t, int64_t count);
   // y = bf16(w * (silu(min(gate, limit)) * clamp(up))).

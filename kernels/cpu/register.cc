@@ -4,6 +4,8 @@
 #include <cpuid.h>
 #endif
 
+#include "kernels/cpu/family.h"
+
 namespace skein::kernels {
 
 bool CpuHasAvx2() {
@@ -18,6 +20,17 @@ bool CpuHasAvx2() {
 #endif
 }
 
+namespace cpu {
+
+absl::Status CheckThreads(DeviceStream stream) {
+  if (NumThreads(stream) <= kMaxThreads) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the thread pool has ", NumThreads(stream),
+                                                 " threads, the cpu kernels take at most ",
+                                                 kMaxThreads, "; start fewer"));
+}
+
+}  // namespace cpu
+
 absl::Status RegisterCpuKernels(KernelRegistry& registry, CpuIsa isa) {
   if (isa == CpuIsa::kAvx2 && !CpuHasAvx2()) {
     return absl::FailedPreconditionError(
@@ -26,7 +39,11 @@ absl::Status RegisterCpuKernels(KernelRegistry& registry, CpuIsa isa) {
   }
   if (isa == CpuIsa::kAuto) isa = CpuHasAvx2() ? CpuIsa::kAvx2 : CpuIsa::kScalar;
   using Family = absl::Status (*)(KernelRegistry&, CpuIsa);
-  constexpr Family kFamilies[] = {cpu::RegisterGemm};
+  constexpr Family kFamilies[] = {
+      cpu::RegisterQuant,           cpu::RegisterGemm,    cpu::RegisterNormRope,
+      cpu::RegisterHyperConnection, cpu::RegisterMoe,     cpu::RegisterEngram,
+      cpu::RegisterCompressor,      cpu::RegisterKvCache, cpu::RegisterIndexer,
+      cpu::RegisterAttention,       cpu::RegisterSampling};
   for (Family family : kFamilies) {
     if (absl::Status status = family(registry, isa); !status.ok()) return status;
   }

@@ -59,9 +59,7 @@ using Attempt = StrongId<struct AttemptTag, uint64_t>;          // assignment of
 
 // Attempt number `n` under `term`: the term is part of it, so it never repeats after a restart of
 // the coordinator. Terms beyond 2^32 do not occur (one per start of a process).
-constexpr Attempt MakeAttempt(Term term, uint32_t n) {
-  return Attempt((term.value() << 32) | n);
-}
+constexpr Attempt MakeAttempt(Term term, uint32_t n) { return Attempt((term.value() << 32) | n); }
 
 }  // namespace skein::protocol
 

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(MetricsTest, EverySeriesIsZeroFromTheStart) {
-  MetricsRegistry registry({{"model_name", "tiny"}});
+  MetricsRegistry registry(MetricLabels{{"model_name", "tiny"}});
   registry.AddCounters({"skein_requests_total", "Finished requests."},
                        {{"api", {"chat", "completions"}}, {"finished_reason", {"stop", "length"}}});
   registry.AddGauge({"skein_requests_running", "Running now."});
@@ -67,7 +67,7 @@ TEST(MetricsTest, HistogramsHaveCumulativeBuckets) {
 }
 
 TEST(MetricsTest, LabelValuesAreEscaped) {
-  MetricsRegistry registry({{"model_name", "a\"b\\c\nd"}});
+  MetricsRegistry registry(MetricLabels{{"model_name", "a\"b\\c\nd"}});
   registry.AddGauge({"skein_x", "X."});
   EXPECT_THAT(registry.Text(), HasSubstr("skein_x{model_name=\"a\\\"b\\\\c\\nd\"} 0\n"));
 }

@@ -79,10 +79,10 @@ constexpr ConfigKey kKeys[] = {
      "silence after which a stream gets a comment line"},
 
     {"scheduler.max_num_seqs", "max-num-seqs",
-     &At<&Config::scheduler, &SchedulerConfig::max_num_seqs>, 1, 4096, "", "",
+     &At<&Config::scheduler, &SchedulerConfig::max_num_seqs>, 1, 1024, "", "",
      "sequences that run at the same time"},
     {"scheduler.max_num_batched_tokens", "max-num-batched-tokens",
-     &At<&Config::scheduler, &SchedulerConfig::max_num_batched_tokens>, 1, 1 << 20, "", "tokens",
+     &At<&Config::scheduler, &SchedulerConfig::max_num_batched_tokens>, 1, 1 << 16, "", "tokens",
      "tokens computed in one step; more is faster prefill and slower decoding beside it"},
     {"scheduler.block_size", "block-size", &At<&Config::scheduler, &SchedulerConfig::block_size>, 1,
      4096, "", "tokens", "tokens of one cache block; a multiple of the model's compression ratios"},

@@ -15,8 +15,8 @@
 #include <variant>
 #include <vector>
 
-#include <absl/status/status.h>
-#include <absl/status/statusor.h>
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace skein::protocol {
 

@@ -73,8 +73,7 @@ class ArgCheck {
 
   ArgCheck& True(bool condition, std::string_view defect) {
     if (status_.ok() && !condition) {
-      status_ =
-          absl::InvalidArgumentError(absl::StrCat(Abseil(OpName(op_)), ": ", Abseil(defect)));
+      status_ = absl::InvalidArgumentError(absl::StrCat(Abseil(OpName(op_)), ": ", Abseil(defect)));
     }
     return *this;
   }

@@ -1,5 +1,5 @@
-// exp and log in f64 from fixed polynomials: the same bits in every backend and compiler mode,
-// because each step is one IEEE operation (no fused multiply-add, no library). Used where a discrete
+// exp and log in f64 from fixed polynomials: the same bits in every backend and compiler mode, as
+// each step is one IEEE operation (no fused multiply-add, no library). Used where a discrete
 // choice hangs on the value: sampling keys and integer weights. Error below 2 ulp. Any thread.
 #pragma once
 

@@ -100,7 +100,7 @@ struct GroupScale {
   float value = 0;
 };
 
-// Scale of a group whose largest magnitude is `amax`. A NaN or infinite amax poisons the group: NaN.
+// Scale of a group of largest magnitude `amax`. A NaN or infinite amax poisons the group: NaN.
 constexpr GroupScale ScaleOfGroup(CodeFormat format, float amax) {
   const bool finite = (std::bit_cast<uint32_t>(amax) & 0x7FFFFFFF) < 0x7F800000;
   switch (format) {

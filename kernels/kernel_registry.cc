@@ -39,10 +39,8 @@ std::string_view KernelManifest::backend(OpId op) const {
 }
 
 absl::StatusOr<KernelManifest> ParseManifest(
-    std::string_view fallback,
-    const std::vector<std::pair<std::string, std::string>>& overrides) {
-  KernelManifest manifest =
-      fallback.empty() ? KernelManifest() : KernelManifest::Uniform(fallback);
+    std::string_view fallback, const std::vector<std::pair<std::string, std::string>>& overrides) {
+  KernelManifest manifest = fallback.empty() ? KernelManifest() : KernelManifest::Uniform(fallback);
   std::string unknown;
   for (const auto& [name, backend] : overrides) {
     OpId op = OpId::kCount;
@@ -55,8 +53,8 @@ absl::StatusOr<KernelManifest> ParseManifest(
   if (unknown.empty()) return manifest;
   std::vector<std::string> known;
   for (int op = 0; op < kNumOps; ++op) known.emplace_back(OpName(static_cast<OpId>(op)));
-  return absl::InvalidArgumentError(absl::StrCat("unknown operators in the kernel manifest: ",
-                                                 unknown, "; operators are: ", Joined(known)));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown operators in the kernel manifest: ", unknown, "; operators are: ", Joined(known)));
 }
 
 std::vector<std::string> KernelRegistry::Backends() const {
@@ -79,9 +77,9 @@ absl::Status KernelRegistry::Insert(OpId op, std::string_view backend, std::any 
   const auto [place, inserted] =
       entries_.try_emplace({op, std::string(backend)}, std::move(variant));
   if (inserted) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat("operator ", Abseil(OpName(op)), " is registered twice for backend ",
-                   Abseil(backend), "; each backend registers an operator once"));
+  return absl::AlreadyExistsError(absl::StrCat("operator ", Abseil(OpName(op)),
+                                               " is registered twice for backend ", Abseil(backend),
+                                               "; each backend registers an operator once"));
 }
 
 const std::any* KernelRegistry::FindEntry(OpId op, std::string_view backend) const {

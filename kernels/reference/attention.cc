@@ -14,8 +14,8 @@ namespace {
 
 template <typename Acc>
 struct SparseAttentionKernel {
-  static absl::Status Run(const SparseAttention::Problem& problem, const SparseAttention::Args& args,
-                          Workspace, DeviceStream) {
+  static absl::Status Run(const SparseAttention::Problem& problem,
+                          const SparseAttention::Args& args, Workspace, DeviceStream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     std::vector<Acc> entries;
     for (int64_t t = 0; t < args.q.dim(0); ++t) {
@@ -67,8 +67,8 @@ struct SparseAttentionKernel {
     LoadSpan(args.q, t * args.q.step(0) + h * args.q.step(1), problem.head_dim, q.data());
     Acc largest = -std::numeric_limits<Acc>::infinity();
     for (size_t j = 0; j < count; ++j) {
-      score[j] = Dot(q.data(), entries.data() + j * dim, problem.head_dim) *
-                 static_cast<Acc>(args.scale);
+      score[j] =
+          Dot(q.data(), entries.data() + j * dim, problem.head_dim) * static_cast<Acc>(args.scale);
       largest = std::max(largest, score[j]);
     }
     const Acc sink = args.sink.as<float>()[h];

@@ -1,4 +1,4 @@
-// Reference pooling of a completed group of tokens into one latent. Plain code in the calling thread.
+// Reference pooling of a completed group of tokens into one latent. Plain code, calling thread.
 #include <algorithm>
 #include <cmath>
 #include <vector>

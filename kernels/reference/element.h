@@ -1,5 +1,5 @@
 // Reading and writing view elements of any dtype for the reference: load, compute in one
-// accumulation type, round once at the store. A bf16 store rounds the value to f32 and that to bf16,
+// accumulation type, round once at the store. A bf16 store rounds to f32 and that to bf16,
 // as every bf16 store of the model is defined on an f32 value. Any thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Reference n-gram memory: hash, table gather, fused weight, gate. Plain code in the calling thread.
+// Reference n-gram memory: hash, table gather, fused weight, gate. Plain code, calling thread.
 #include <cmath>
 #include <vector>
 

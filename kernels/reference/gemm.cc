@@ -23,7 +23,8 @@ void DecodeWeightRow(const Weight& w, WeightFormat format, int block, int64_t n,
       const uint8_t* row = codes.as<uint8_t>() + n * codes.step(0);
       const uint8_t* scale = w.scale.as<uint8_t>() + n / block * w.scale.step(0);
       for (int64_t i = 0; i < k; ++i) {
-        out[i] = static_cast<Acc>(DecodeE4m3(row[i])) * static_cast<Acc>(DecodeE8m0(scale[i / block]));
+        out[i] =
+            static_cast<Acc>(DecodeE4m3(row[i])) * static_cast<Acc>(DecodeE8m0(scale[i / block]));
       }
       return;
     }

@@ -155,8 +155,8 @@ struct HcPostKernel {
         for (size_t k = 0; k < hc; ++k) {
           Acc sum = post[k] * x[static_cast<size_t>(c)];
           for (size_t j = 0; j < hc; ++j) sum += comb[j * hc + k] * old[j];
-          StoreAt(stream.data, problem.dtype,
-                  StreamOffset(stream, t, static_cast<int64_t>(k)) + c, sum);
+          StoreAt(stream.data, problem.dtype, StreamOffset(stream, t, static_cast<int64_t>(k)) + c,
+                  sum);
         }
       }
     }

@@ -39,8 +39,7 @@ struct IndexScoresKernel {
       LoadSpan(args.q, t * args.q.step(0) + h * args.q.step(1), problem.head_dim,
                query.data() + static_cast<size_t>(h) * dim);
     }
-    std::vector<Acc> score(static_cast<size_t>(num_columns),
-                           -std::numeric_limits<Acc>::infinity());
+    std::vector<Acc> score(static_cast<size_t>(num_columns), -std::numeric_limits<Acc>::infinity());
     for (int64_t j = 0; j < visible; ++j) {
       if (!IsCandidate(args, t, j)) continue;
       const int64_t sequence = IndexAt(args.rows.sequence, t);

@@ -1,4 +1,4 @@
-// Reference mixture of experts: gate, layout, activation, combine. Plain code in the calling thread;
+// Reference mixture of experts: gate, layout, activation, combine. Plain code, calling thread;
 // must never route a row with a non-finite logit.
 #include <algorithm>
 #include <cmath>
@@ -64,8 +64,7 @@ absl::Status MoeGateSupports(const MoeGate::Problem& problem) {
       .Wide(problem.wide)
       .Positive("num_experts", problem.num_experts)
       .Positive("k", problem.k)
-      .Want(problem.k <= problem.num_experts, "k", std::to_string(problem.k),
-            "at most num_experts")
+      .Want(problem.k <= problem.num_experts, "k", std::to_string(problem.k), "at most num_experts")
       .Take();
 }
 

@@ -17,7 +17,8 @@ struct RmsNormKernel {
     const std::vector<Acc> weight = LoadVector<Acc>(args.weight);
     for (int64_t t = 0; t < args.x.dim(0); ++t) {
       std::vector<Acc> x = LoadRow<Acc>(args.x, t);
-      const Acc mean = Dot(x.data(), x.data(), problem.channels) / static_cast<Acc>(problem.channels);
+      const Acc mean =
+          Dot(x.data(), x.data(), problem.channels) / static_cast<Acc>(problem.channels);
       const Acc reciprocal = Acc{1} / std::sqrt(mean + static_cast<Acc>(args.eps));
       for (size_t i = 0; i < x.size(); ++i) x[i] = weight[i] * (x[i] * reciprocal);
       StoreSpan(args.y, t * args.y.step(0), problem.channels, x.data());
@@ -46,8 +47,7 @@ struct RopeKernel {
       const float* cosine = args.cos_sin.as<float>() + t * args.cos_sin.step(0);
       const float* sine = cosine + half;
       for (int64_t h = 0; h < x.dim(1); ++h) {
-        const int64_t tail =
-            t * x.step(0) + h * x.step(1) + problem.head_dim - problem.rope_dim;
+        const int64_t tail = t * x.step(0) + h * x.step(1) + problem.head_dim - problem.rope_dim;
         for (int64_t pair = 0; pair < half; ++pair) {
           const Acc c = cosine[pair];
           const Acc s = args.direction == RopeDirection::kForward ? sine[pair] : -sine[pair];
@@ -79,8 +79,8 @@ absl::Status RegisterNormRope(KernelRegistry& registry) {
   absl::Status status = RegisterBoth<RmsNorm, RmsNormKernel<double>, RmsNormKernel<float>>(
       registry, kClass, &RmsNormSupports);
   if (status.ok()) {
-    status = RegisterBoth<Rope, RopeKernel<double>, RopeKernel<float>>(registry, kClass,
-                                                                       &RopeSupports);
+    status =
+        RegisterBoth<Rope, RopeKernel<double>, RopeKernel<float>>(registry, kClass, &RopeSupports);
   }
   return status;
 }

@@ -42,8 +42,7 @@ struct PerTokenCastKernel {
             ScaleOfGroup(CodeFormat::kE4m3Ue8m0, LargestMagnitude(x.data() + begin, count));
         scale[begin / problem.group] = s.byte;
         for (int64_t i = begin; i < begin + count; ++i) {
-          codes[i] =
-              EncodeInGroup(CodeFormat::kE4m3Ue8m0, x[static_cast<size_t>(i)], s.value);
+          codes[i] = EncodeInGroup(CodeFormat::kE4m3Ue8m0, x[static_cast<size_t>(i)], s.value);
         }
       }
     }
@@ -53,8 +52,7 @@ struct PerTokenCastKernel {
 
 struct CastBackKernel {
   static absl::Status Supports(const CastBack::Problem& problem) {
-    const bool known =
-        problem.codes_dtype == DType::kE4m3 || problem.codes_dtype == DType::kE2m1x2;
+    const bool known = problem.codes_dtype == DType::kE4m3 || problem.codes_dtype == DType::kE2m1x2;
     return Requirements()
         .Want(known, "codes", DTypeName(problem.codes_dtype), "e4m3 or e2m1x2")
         .Activation("y", problem.y_dtype)
@@ -98,15 +96,14 @@ struct FakeQuantKernel {
       const GroupScale s =
           ScaleOfGroup(problem.format, LargestMagnitude(values.data() + begin, problem.group));
       for (int64_t i = begin; i < begin + problem.group; ++i) {
-        const uint8_t code =
-            EncodeInGroup(problem.format, values[static_cast<size_t>(i)], s.value);
+        const uint8_t code = EncodeInGroup(problem.format, values[static_cast<size_t>(i)], s.value);
         const double decoded = DecodeCode(problem.format, code);
         StoreAt(x.data, x.dtype, offset + i, decoded * double{s.value});
       }
     }
   }
-  static absl::Status Run(const FakeQuant::Problem& problem, const FakeQuant::Args& args,
-                          Workspace, DeviceStream) {
+  static absl::Status Run(const FakeQuant::Problem& problem, const FakeQuant::Args& args, Workspace,
+                          DeviceStream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     const TensorView& x = args.x;
     const int64_t heads = x.rank == 3 ? x.dim(1) : 1;
@@ -129,8 +126,8 @@ absl::Status RegisterQuant(KernelRegistry& registry) {
                                                                     &CastBackKernel::Supports);
   }
   if (status.ok()) {
-    status = RegisterBoth<FakeQuant, FakeQuantKernel, FakeQuantKernel>(
-        registry, kClass, &FakeQuantKernel::Supports);
+    status = RegisterBoth<FakeQuant, FakeQuantKernel, FakeQuantKernel>(registry, kClass,
+                                                                       &FakeQuantKernel::Supports);
   }
   return status;
 }

@@ -3,7 +3,6 @@
 #include "protocol/actor/threaded_actor_system.h"
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include <sys/random.h>
@@ -28,10 +27,6 @@ uint64_t RandomSeed() {
 }
 
 }  // namespace
-
-absl::Time MonotonicNow() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 ThreadedActorSystem::ThreadedActorSystem(const ActorSystemOptions& options,
                                          std::unique_ptr<Transport> transport)

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "protocol/actor/actor.h"
+#include "protocol/base/clock.h"
 #include "protocol/codec/codec.h"
 #include "protocol/transport/session.h"
 #include "protocol/transport/transport.h"
@@ -29,9 +30,6 @@ struct ActorSystemOptions {
   absl::Duration lease = absl::Seconds(1);
   size_t peers_max = 1024;  // sessions accepted; frames of further peers are dropped
 };
-
-// The monotonic clock as Context::Now gives it.
-absl::Time MonotonicNow();
 
 class ThreadedActorSystem final : public ActorSystem,
                                   private Context,

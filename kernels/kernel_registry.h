@@ -46,6 +46,11 @@ class KernelManifest {
   std::array<std::string, kNumOps> backend_;
 };
 
+// `fallback` (may be empty: no default) for every operator, then (operator name, backend) pairs.
+// InvalidArgument listing every name that is no operator.
+absl::StatusOr<KernelManifest> ParseManifest(
+    std::string_view fallback, const std::vector<std::pair<std::string, std::string>>& overrides);
+
 // What a model needs of one operator: its problems, one per distinct shape.
 template <typename Op>
 struct Need {
@@ -61,7 +66,7 @@ class KernelRegistry {
         variant.run == nullptr) {
       return Incomplete(Op::kId, variant.backend);
     }
-    return Insert(Op::kId, variant.backend, variant.traits, std::any(variant));
+    return Insert(Op::kId, variant.backend, std::any(variant));
   }
 
   // The variant of Op by `backend`, or null.
@@ -77,7 +82,7 @@ class KernelRegistry {
   std::vector<OpId> Operators(std::string_view backend) const;
 
   // Resolves one operator against the manifest, checking every problem. Appends one line per
-  // defect to `problems` and returns null if any was found. The caller reports all lines at once.
+  // defect to `defects` and returns null if any was found. The caller reports all lines at once.
   template <typename Op>
   const KernelVariant<Op>* Resolve(const KernelManifest& manifest, const Need<Op>& need,
                                    std::vector<std::string>& defects) const {
@@ -98,7 +103,7 @@ class KernelRegistry {
   }
 
  private:
-  absl::Status Insert(OpId op, std::string_view backend, KernelTraits traits, std::any variant);
+  absl::Status Insert(OpId op, std::string_view backend, std::any variant);
   const std::any* FindEntry(OpId op, std::string_view backend) const;
   static absl::Status Incomplete(OpId op, std::string_view backend);
   std::string MissingText(OpId op, std::string_view backend) const;

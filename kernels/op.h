@@ -57,6 +57,9 @@ inline constexpr int kNumOps = static_cast<int>(OpId::kCount);
 // "linear", "sparse_attention", ...: the spelling of manifests, metrics and messages.
 std::string_view OpName(OpId op);
 
+// The operator of that name; false if there is none.
+bool ParseOpName(std::string_view name, OpId& op);
+
 // Determinism classes of the contracts.
 enum class DeterminismClass : uint8_t {
   kBitwise,         // equal to the oracle in every byte

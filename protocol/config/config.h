@@ -138,10 +138,14 @@ struct LoadOptions {
 };
 
 // Reads flags (argv without the program's name), the file of --config, and checks everything.
-// InvalidArgument with all problems, one a line: "file:line: path: what, and what would be right"
-// or "--flag: ...". NotFound when the file cannot be read.
+// All problems, one a line: "file:line: path: what, and what would be right" or "--flag: ...".
+// InvalidArgument when only flags are wrong, FailedPrecondition when the file or a combination is,
+// NotFound when the file cannot be read.
 absl::StatusOr<LoadedConfig> LoadConfig(std::span<const std::string> arguments,
                                         const LoadOptions& options);
+
+// The exit code of a program whose LoadConfig failed: 64 (usage) or 78 (configuration).
+int ConfigExitCode(const absl::Status& status);
 
 // Ranges and combinations of a finished configuration, as LoadConfig applies them.
 absl::Status ValidateConfig(const Config& config, const LoadOptions& options);

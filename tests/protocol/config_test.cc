@@ -251,6 +251,16 @@ TEST(ConfigTest, BadFlagValues) {
               HasSubstr("/nonexistent/skein.yaml: cannot be opened"));
 }
 
+TEST(ConfigTest, UsageAndConfigurationHaveTheirExitCodes) {
+  EXPECT_EQ(ConfigExitCode(Load({"--prot=1"}).status()), 64);
+  EXPECT_EQ(ConfigExitCode(Load({"--config", "/nonexistent/skein.yaml"}).status()), 78);
+  EXPECT_EQ(ConfigExitCode(Load({"--restart-backoff-max=0.1"}).status()), 78);
+  const ScratchFile unknown("server: {prot: 1}\n");
+  EXPECT_EQ(ConfigExitCode(Load({"--config", unknown.path()}).status()), 78);
+  const ScratchFile broken("server: {\n");
+  EXPECT_EQ(ConfigExitCode(Load({"--config", broken.path()}).status()), 78);
+}
+
 TEST(ConfigTest, ValidateFindsWhatCodeSetOutOfRange) {
   Config config;
   config.server.port = -5;

@@ -211,8 +211,11 @@ void Containment::Sweep(const std::string& cgroup_directory) {
     if (name.rfind(kLeafParentPrefix, 0) != 0) continue;
     const std::string parent = Concat(cgroup_directory, "/", name);
     const Descriptor lock(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    struct stat status {};
     // Whoever made it and lives holds the lock.
-    if (!lock.valid() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    if (!lock.valid() || ::fstat(lock.get(), &status) != 0 || status.st_uid != ::geteuid() ||
+        ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+      continue;
     const std::vector<std::string> leaves = Subdirectories(parent);
     int members = 0;
     for (const std::string& leaf : leaves) members += CountMembers(Concat(parent, "/", leaf));
@@ -221,7 +224,8 @@ void Containment::Sweep(const std::string& cgroup_directory) {
     for (const std::string& leaf : leaves) ::rmdir(Concat(parent, "/", leaf).c_str());
     ::rmdir(parent.c_str());
     orphans_swept_ += members;
-    SKEIN_LOG(kInfo, "swept the leaves of a dead supervisor")
+    if (members == 0) continue;
+    SKEIN_LOG(kWarn, "swept the leaves of a dead supervisor")
         .Field("cgroup", parent)
         .Field("processes", members)
         .Field("empty", empty);

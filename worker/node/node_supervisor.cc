@@ -105,9 +105,9 @@ int NodeSupervisor::Run() {
   while (true) {
     const absl::Time now = MonotonicNow();
     CollectEnds(now);
+    StartDue(now);
     AdvancePhase(now);
     if (abandoned_ || (phase_ != Phase::kRunning && !AnyRunning(std::nullopt))) break;
-    StartDue(now);
     WaitForEvents(now);
   }
   KillAdopted();
@@ -120,9 +120,10 @@ int NodeSupervisor::Run() {
 }
 
 void NodeSupervisor::StartDue(absl::Time now) {
-  const bool starting = phase_ == Phase::kRunning || phase_ == Phase::kDraining;
   for (const auto& child : children_) {
-    if (!starting || child->process.has_value() || child->start_at > now) continue;
+    // A start that fails for good may have changed the phase.
+    if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
+    if (child->process.has_value() || child->start_at > now) continue;
     // The coordinator drains once: what ended while draining is not started again.
     if (phase_ == Phase::kDraining && child->spec.role == ChildRole::kCoordinator) continue;
     StartChild(*child, now);

@@ -28,6 +28,7 @@ struct LoadOptions {
   int num_slots = 0;
   int max_draft_requests = 0;  // 0: no draft head
   kernels::DeviceStream stream;
+  std::shared_ptr<const RecordedRope> recorded_rope;  // null in production
 };
 
 class LoadedModel {

@@ -119,6 +119,7 @@ class Conformance {
     // Room for the recorded continuation and the drafts beyond it.
     setup.max_rows = static_cast<int>(longest) + 80;
     setup.max_model_len = setup.max_rows + 16;
+    setup.rope = goldens.rope();
     if (options_.backend == "cpu") setup.stream.handle = &pool_;
     return SequenceRun::Create(setup);
   }

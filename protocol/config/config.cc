@@ -529,6 +529,16 @@ std::string ConfigHelp() {
   return out;
 }
 
+LogOptions ToLogOptions(const LogConfig& log, std::string_view process) {
+  LogOptions options;
+  options.process = process;
+  options.form = log.form == "json" ? LogForm::kJson : LogForm::kKeyValue;
+  for (const LogLevel level : {LogLevel::kDebug, LogLevel::kWarn, LogLevel::kError}) {
+    if (LogLevelName(level) == log.level) options.level = level;
+  }
+  return options;
+}
+
 std::string ServedModelName(const ModelConfig& model) {
   if (!model.served_model_name.empty()) return model.served_model_name;
   std::string_view path = model.path;

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "protocol/base/log.h"
 
 namespace skein::protocol {
 
@@ -161,6 +162,9 @@ std::string ConfigHash(const Config& config);
 
 // Flags with range, default and help.
 std::string ConfigHelp();
+
+// What InstallLog takes for this configuration; `process` names the program in each line.
+LogOptions ToLogOptions(const LogConfig& log, std::string_view process);
 
 // The name under which the model is served.
 std::string ServedModelName(const ModelConfig& model);

@@ -1,4 +1,5 @@
 // skein: the command line. Chooses the command; each command is elsewhere.
+// Main thread, no other. Must never know a device or a socket of the cluster.
 #include <cerrno>
 #include <cstdio>
 #include <cstring>

@@ -1,4 +1,5 @@
 // skein-node: the supervisor of one node's workers. Wiring only.
+// Main thread, no other. Must never know a device or a socket of the cluster.
 #include <string>
 #include <vector>
 

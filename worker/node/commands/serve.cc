@@ -68,17 +68,6 @@ absl::Status ResolveModel(const protocol::LoadedConfig& loaded, const ProgramPat
   return absl::OkStatus();
 }
 
-void InstallProcessLog(const protocol::LogConfig& config, std::string_view process) {
-  protocol::LogOptions options;
-  options.process = process;
-  options.form = config.form == "json" ? protocol::LogForm::kJson : protocol::LogForm::kKeyValue;
-  for (const protocol::LogLevel level :
-       {protocol::LogLevel::kDebug, protocol::LogLevel::kWarn, protocol::LogLevel::kError}) {
-    if (protocol::LogLevelName(level) == config.level) options.level = level;
-  }
-  protocol::InstallLog(std::move(options));
-}
-
 // Says why on standard error; the code of the program.
 int Fail(const absl::Status& status, int code) {
   std::fprintf(stderr, "skein: %s\n", std::string(protocol::StatusText(status)).c_str());
@@ -186,7 +175,7 @@ int RunServe(std::span<const std::string> arguments, const ProgramPaths& paths) 
   options.positional_max = 1;
   const auto loaded = protocol::LoadConfig(arguments, options);
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
-  InstallProcessLog(loaded->config.log, "skein");
+  protocol::InstallLog(protocol::ToLogOptions(loaded->config.log, "skein"));
   for (const std::string& notice : loaded->notices) SKEIN_LOG(kInfo, notice);
   absl::StatusOr<ServePlan> plan = ResolveServe(*loaded, paths);
   if (!plan.ok()) return Fail(plan.status(), ExitCodeOf(plan.status()));
@@ -198,7 +187,7 @@ int RunNode(std::span<const std::string> arguments, const ProgramPaths& paths) {
   options.required = {"model.path", "transport.control_endpoint"};
   const auto loaded = protocol::LoadConfig(arguments, options);
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
-  InstallProcessLog(loaded->config.log, "skein-node");
+  protocol::InstallLog(protocol::ToLogOptions(loaded->config.log, "skein-node"));
   for (const std::string& notice : loaded->notices) SKEIN_LOG(kInfo, notice);
   absl::StatusOr<ServePlan> plan = ResolveServe(*loaded, paths);
   if (!plan.ok()) return Fail(plan.status(), ExitCodeOf(plan.status()));

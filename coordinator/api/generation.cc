@@ -133,7 +133,8 @@ std::string Generation::TakeUnsent() {
 void Generation::Flush() {
   if (!wants_stream() || has_ended_) return;
   if (exchange_->pending_bytes() > kMergeBytes) {
-    if (text_.reasoning.size() + text_.content.size() <= setup_.egress_bytes_max) return;
+    const size_t unsent = text_.reasoning.size() + text_.content.size() + logprobs_.waiting_bytes();
+    if (unsent <= setup_.egress_bytes_max) return;
   } else {
     std::string event = TakeUnsent();
     if (event.empty() || exchange_->Push(std::move(event))) return;

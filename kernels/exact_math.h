@@ -76,4 +76,14 @@ inline double ExactLog(double x) {
   return e * 0x1.62e42fefa3800p-1 - (low - f);
 }
 
+// Gumbel noise -ln(-ln u) of 64 random bits, u = (high + (low + 1/2) * 2^-32) * 2^-32, kept
+// below 1. At most kMostGumbelNoise.
+inline double GumbelNoise(uint32_t high, uint32_t low) {
+  const double fraction = (static_cast<double>(low) + 0.5) * 0x1p-32;
+  const double u = (static_cast<double>(high) + fraction) * 0x1p-32;
+  constexpr double kMost = 1 - 0x1p-53;
+  return -ExactLog(-ExactLog(u < kMost ? u : kMost));
+}
+inline constexpr double kMostGumbelNoise = 36.75;
+
 }  // namespace skein::kernels

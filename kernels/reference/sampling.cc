@@ -63,12 +63,11 @@ void Truncate(const std::vector<double>& z, const SampleParams& params, std::vec
 double RaceKey(double z, const SampleParams& params, int32_t v) {
   const uint32_t block = static_cast<uint32_t>(v) / 4;
   const size_t word = static_cast<size_t>(v) % 4;
-  const double high =
+  const uint32_t high =
       RandomBlock(params.seed, params.position, RandomPurpose::kPlain, block, 0)[word];
-  const double low =
+  const uint32_t low =
       RandomBlock(params.seed, params.position, RandomPurpose::kPlain, block, 1)[word];
-  const double u = (high + (low + 0.5) * 0x1p-32) * 0x1p-32;
-  return z / double{params.temperature} - ExactLog(-ExactLog(u));
+  return z / double{params.temperature} + GumbelNoise(high, low);
 }
 
 int32_t Draw(const std::vector<double>& z, const SampleParams& params, std::vector<int32_t> ids) {

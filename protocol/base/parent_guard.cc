@@ -5,11 +5,13 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <system_error>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "absl/status/status.h"
@@ -58,6 +60,13 @@ absl::StatusOr<std::unique_ptr<ParentGuard>> ParentGuard::Create(int pipe_fd) {
 
 ParentGuard::ParentGuard(int pipe_fd, int stop_fd)
     : pipe_fd_(pipe_fd), stop_fd_(stop_fd), thread_(WatchPipe, pipe_fd, stop_fd) {}
+
+void ParentGuard::Report(std::string_view line) const {
+  const std::string text = Concat(line, "\n");
+  // A pipe has no way back: then, as with a full buffer, the line is lost by design.
+  [[maybe_unused]] const ssize_t sent =
+      ::send(pipe_fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
 
 ParentGuard::~ParentGuard() {
   const uint64_t one = 1;

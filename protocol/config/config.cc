@@ -43,16 +43,24 @@ constexpr UselessFlag kUselessFlags[] = {
 // Everything wrong so far; loading goes on to list as much as possible at once.
 class Problems {
  public:
+  // Of a flag or argument.
   void Add(std::string text) {
     if (texts_.size() < kProblemsMax) texts_.push_back(std::move(text));
   }
+  // Of the file, or of values that do not go together.
+  void AddConfiguration(std::string text) {
+    Add(std::move(text));
+    only_usage_ = false;
+  }
   absl::Status ToStatus() const {
     if (texts_.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrJoin(texts_, "\n"));
+    const std::string text = absl::StrJoin(texts_, "\n");
+    return only_usage_ ? absl::InvalidArgumentError(text) : absl::FailedPreconditionError(text);
   }
 
  private:
   std::vector<std::string> texts_;
+  bool only_usage_ = true;
 };
 
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -225,18 +233,19 @@ void ApplyEntry(const YamlEntry& entry, std::string_view file_name, LoadedConfig
       const bool inside_known =
           entry.path.find('.') == std::string::npos || IsSection(SectionOf(entry.path));
       if (inside_known && !FindPath(entry.path.substr(0, entry.path.rfind('.')))) {
-        problems.Add(Concat(place, ": unknown key", SuggestPath(entry.path)));
+        problems.AddConfiguration(Concat(place, ": unknown key", SuggestPath(entry.path)));
       }
     } else if (entry.kind == YamlKind::kNull) {
-      problems.Add(Concat(place, ": has no value; give its keys or remove the section"));
+      problems.AddConfiguration(
+          Concat(place, ": has no value; give its keys or remove the section"));
     } else if (entry.kind != YamlKind::kSection) {
-      problems.Add(Concat(place, ": is a section; write its keys indented below it"));
+      problems.AddConfiguration(Concat(place, ": is a section; write its keys indented below it"));
     }
     return;
   }
   std::string problem = FormProblem(entry, *key);
   if (problem.empty()) problem = Store(*key, entry.text, loaded.config);
-  if (!problem.empty()) return problems.Add(Concat(place, ": ", problem));
+  if (!problem.empty()) return problems.AddConfiguration(Concat(place, ": ", problem));
   loaded.origins[entry.path] = ConfigOrigin::kFile;
 }
 
@@ -255,8 +264,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 absl::Status ApplyFile(const std::string& path, LoadedConfig& loaded, Problems& problems) {
   SKEIN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  SKEIN_ASSIGN_OR_RETURN(const std::vector<YamlEntry> entries, ReadYaml(text, path));
-  for (const YamlEntry& entry : entries) ApplyEntry(entry, path, loaded, problems);
+  const absl::StatusOr<std::vector<YamlEntry>> entries = ReadYaml(text, path);
+  if (!entries.ok()) return absl::FailedPreconditionError(entries.status().message());
+  for (const YamlEntry& entry : *entries) ApplyEntry(entry, path, loaded, problems);
   return absl::OkStatus();
 }
 
@@ -357,34 +367,37 @@ std::string NameOf(std::string_view path) {
 
 void CheckCombinations(const Config& config, const LoadOptions& options, Problems& problems) {
   if (config.scheduler.max_num_batched_tokens < config.scheduler.max_num_seqs) {
-    problems.Add(Concat(NameOf("scheduler.max_num_batched_tokens"), ": ",
-                        config.scheduler.max_num_batched_tokens, " is less than ",
-                        NameOf("scheduler.max_num_seqs"), " = ", config.scheduler.max_num_seqs,
-                        "; each running sequence needs a token of the step: raise it"));
+    problems.AddConfiguration(Concat(
+        NameOf("scheduler.max_num_batched_tokens"), ": ", config.scheduler.max_num_batched_tokens,
+        " is less than ", NameOf("scheduler.max_num_seqs"), " = ", config.scheduler.max_num_seqs,
+        "; each running sequence needs a token of the step: raise it"));
   }
   if (config.transport.heartbeat_timeout <= config.transport.heartbeat_interval) {
-    problems.Add(Concat(NameOf("transport.heartbeat_timeout"), ": must be longer than ",
-                        NameOf("transport.heartbeat_interval"), "; three times it is usual"));
+    problems.AddConfiguration(
+        Concat(NameOf("transport.heartbeat_timeout"), ": must be longer than ",
+               NameOf("transport.heartbeat_interval"), "; three times it is usual"));
   }
   if (config.node.backoff_max < config.node.backoff_min) {
-    problems.Add(Concat(NameOf("node.backoff_max"), ": must not be shorter than ",
-                        NameOf("node.backoff_min")));
+    problems.AddConfiguration(Concat(NameOf("node.backoff_max"), ": must not be shorter than ",
+                                     NameOf("node.backoff_min")));
   }
   if (config.server.head_bytes_max > config.server.body_bytes_max) {
-    problems.Add(Concat(NameOf("server.head_bytes_max"), ": must not be larger than ",
-                        NameOf("server.body_bytes_max")));
+    problems.AddConfiguration(Concat(NameOf("server.head_bytes_max"), ": must not be larger than ",
+                                     NameOf("server.body_bytes_max")));
   }
   if (config.worker.backend.empty()) {
-    problems.Add(Concat(NameOf("worker.backend"), ": is empty; name one, for example cpu"));
+    problems.AddConfiguration(
+        Concat(NameOf("worker.backend"), ": is empty; name one, for example cpu"));
   } else if (config.worker.backend == "auto" && !options.allow_auto_backend) {
-    problems.Add(Concat(NameOf("worker.backend"),
-                        ": auto is resolved by skein serve only; name one, for example cpu"));
+    problems.AddConfiguration(
+        Concat(NameOf("worker.backend"),
+               ": auto is resolved by skein serve only; name one, for example cpu"));
   }
   const std::string& endpoint = config.transport.control_endpoint;
   if (!endpoint.empty() && endpoint.compare(0, 6, "ipc://") != 0 &&
       endpoint.compare(0, 6, "tcp://") != 0) {
-    problems.Add(Concat(NameOf("transport.control_endpoint"), ": \"", endpoint,
-                        "\" is neither ipc:///path nor tcp://address:port"));
+    problems.AddConfiguration(Concat(NameOf("transport.control_endpoint"), ": \"", endpoint,
+                                     "\" is neither ipc:///path nor tcp://address:port"));
   }
 }
 
@@ -400,8 +413,8 @@ void CheckRanges(const Config& config, Problems& problems) {
       continue;
     }
     if (value < key.min || value > key.max) {
-      problems.Add(Concat(NameOf(key.path), ": ", FormatNumber(value), " is out of range; give ",
-                          Expectation(key)));
+      problems.AddConfiguration(Concat(NameOf(key.path), ": ", FormatNumber(value),
+                                       " is out of range; give ", Expectation(key)));
     }
   }
 }
@@ -466,6 +479,12 @@ absl::StatusOr<LoadedConfig> LoadConfig(std::span<const std::string> arguments,
   return loaded;
 }
 
+int ConfigExitCode(const absl::Status& status) {
+  constexpr int kUsage = 64;
+  constexpr int kConfiguration = 78;
+  return absl::IsInvalidArgument(status) ? kUsage : kConfiguration;
+}
+
 absl::Status ValidateConfig(const Config& config, const LoadOptions& options) {
   Problems problems;
   Config scratch = config;
@@ -474,9 +493,10 @@ absl::Status ValidateConfig(const Config& config, const LoadOptions& options) {
   for (const std::string_view path : options.required) {
     const ConfigKey* key = FindPath(path);
     if (key == nullptr) {
-      problems.Add(Concat(path, ": required by the program, but there is no such key"));
+      problems.AddConfiguration(
+          Concat(path, ": required by the program, but there is no such key"));
     } else if (ValueText(*key, scratch) == "\"\"") {
-      problems.Add(Concat(NameOf(path), ": required and missing; ", key->help));
+      problems.AddConfiguration(Concat(NameOf(path), ": required and missing; ", key->help));
     }
   }
   return problems.ToStatus();
@@ -507,6 +527,16 @@ std::string ConfigHelp() {
     out += Concat("; default ", ValueText(key, defaults), "; in the file: ", key.path, "\n");
   }
   return out;
+}
+
+LogOptions ToLogOptions(const LogConfig& log, std::string_view process) {
+  LogOptions options;
+  options.process = process;
+  options.form = log.form == "json" ? LogForm::kJson : LogForm::kKeyValue;
+  for (const LogLevel level : {LogLevel::kDebug, LogLevel::kWarn, LogLevel::kError}) {
+    if (LogLevelName(level) == log.level) options.level = level;
+  }
+  return options;
 }
 
 std::string ServedModelName(const ModelConfig& model) {

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "protocol/base/log.h"
 
 namespace skein::protocol {
 
@@ -65,6 +66,7 @@ struct SchedulerConfig {
 struct WorkerConfig {
   std::string backend = "auto";  // auto (skein serve only) or the name of a registered backend
   int64_t threads = 0;           // 0: one per processor that this process may use
+  std::string kernels;           // operators of another backend: "op=name,op=name"
   int64_t num_blocks = 0;        // 0: what max_num_seqs sequences of max_model_len need, capped
 };
 
@@ -138,10 +140,14 @@ struct LoadOptions {
 };
 
 // Reads flags (argv without the program's name), the file of --config, and checks everything.
-// InvalidArgument with all problems, one a line: "file:line: path: what, and what would be right"
-// or "--flag: ...". NotFound when the file cannot be read.
+// All problems, one a line: "file:line: path: what, and what would be right" or "--flag: ...".
+// InvalidArgument when only flags are wrong, FailedPrecondition when the file or a combination is,
+// NotFound when the file cannot be read.
 absl::StatusOr<LoadedConfig> LoadConfig(std::span<const std::string> arguments,
                                         const LoadOptions& options);
+
+// The exit code of a program whose LoadConfig failed: 64 (usage) or 78 (configuration).
+int ConfigExitCode(const absl::Status& status);
 
 // Ranges and combinations of a finished configuration, as LoadConfig applies them.
 absl::Status ValidateConfig(const Config& config, const LoadOptions& options);
@@ -157,6 +163,9 @@ std::string ConfigHash(const Config& config);
 
 // Flags with range, default and help.
 std::string ConfigHelp();
+
+// What InstallLog takes for this configuration; `process` names the program in each line.
+LogOptions ToLogOptions(const LogConfig& log, std::string_view process);
 
 // The name under which the model is served.
 std::string ServedModelName(const ModelConfig& model);

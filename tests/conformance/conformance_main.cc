@@ -119,6 +119,7 @@ class Conformance {
     // Room for the recorded continuation and the drafts beyond it.
     setup.max_rows = static_cast<int>(longest) + 80;
     setup.max_model_len = setup.max_rows + 16;
+    setup.rope = goldens.rope();
     if (options_.backend == "cpu") setup.stream.handle = &pool_;
     return SequenceRun::Create(setup);
   }
@@ -169,10 +170,16 @@ class Conformance {
 
   absl::Status RunForced(const GoldenDir& goldens, const std::string& dir) {
     SKEIN_ASSIGN_OR_RETURN(auto run, MakeRun(goldens, dir, worker::Numerics::Model()));
+    ForcedFigures total;
     for (const GoldenSequence& sequence : goldens.sequences()) {
-      SKEIN_ASSIGN_OR_RETURN(bool pass, CheckForced(Context(goldens, sequence), *run));
-      Count(pass);
+      SKEIN_ASSIGN_OR_RETURN(ForcedFigures one, MeasureForced(Context(goldens, sequence), *run));
+      Count(JudgeForced(Context(goldens, sequence), one));
+      total.covered += one.covered;
+      total.rows += one.rows;
+      total.difference += one.difference;
+      total.noise += one.noise;
     }
+    Count(JudgeForcedMean(name_, total, std::cout));
     return absl::OkStatus();
   }
 

@@ -46,6 +46,7 @@ absl::StatusOr<Outputs> RunAll(const DumpOptions& options) {
     setup.model_dir = options.model.empty() ? dir : options.model;
     setup.max_rows = static_cast<int>(longest) + 8;
     setup.max_model_len = setup.max_rows + 8;
+    setup.rope = goldens->rope();
     SKEIN_ASSIGN_OR_RETURN(auto run, SequenceRun::Create(setup));
     for (const GoldenSequence& sequence : goldens->sequences()) {
       run->Restart();

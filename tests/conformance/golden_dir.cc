@@ -72,6 +72,21 @@ GoldenSequence ReadSequence(const JsonValue& entry, size_t index, bool tiny) {
   return out;
 }
 
+std::vector<float> Floats(const kernels::TensorView& view) {
+  return {view.as<const float>(), view.as<const float>() + view.size()};
+}
+
+absl::StatusOr<std::shared_ptr<const worker::RecordedRope>> ReadRope(
+    const std::filesystem::path& file) {
+  if (!std::filesystem::exists(file)) return nullptr;
+  SKEIN_ASSIGN_OR_RETURN(auto rows, worker::SafetensorsFile::Open(file));
+  auto rope = std::make_shared<worker::RecordedRope>();
+  rope->plain = Floats(rows->tensors().at("plain"));
+  rope->compress = Floats(rows->tensors().at("compress"));
+  rope->positions = rows->tensors().at("plain").dim(0);
+  return rope;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GoldenDir>> GoldenDir::Open(const std::filesystem::path& dir) {
@@ -96,6 +111,7 @@ absl::StatusOr<std::unique_ptr<GoldenDir>> GoldenDir::Open(const std::filesystem
   }
   SKEIN_ASSIGN_OR_RETURN(out->tensors_,
                          worker::SafetensorsFile::Open(dir / "goldens.safetensors"));
+  SKEIN_ASSIGN_OR_RETURN(out->rope_, ReadRope(dir / "rope_rows.safetensors"));
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/tensor_view.h"
 #include "worker/model/checkpoint.h"
+#include "worker/model/model_spec.h"
 
 namespace skein::tests {
 
@@ -48,11 +49,14 @@ class GoldenDir {
   // Tensor `what` of a sequence, of a layer when it is >= 0; absent view if not recorded.
   kernels::TensorView Find(const GoldenSequence& sequence, const std::string& what, int layer,
                            Mode mode) const;
+  // Rotary rows of the machine that made the record (rope_rows.safetensors); null if not recorded.
+  const std::shared_ptr<const worker::RecordedRope>& rope() const { return rope_; }
 
  private:
   GoldenDir() = default;
   std::vector<GoldenSequence> sequences_;
   std::unique_ptr<worker::SafetensorsFile> tensors_;
+  std::shared_ptr<const worker::RecordedRope> rope_;
   bool tiny_ = false;
 };
 

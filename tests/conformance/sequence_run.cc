@@ -106,6 +106,7 @@ absl::StatusOr<std::unique_ptr<SequenceRun>> SequenceRun::Create(const RunSetup&
   options.num_slots = 2;
   options.max_draft_requests = 1;
   options.stream = setup.stream;
+  options.recorded_rope = setup.rope;
   SKEIN_ASSIGN_OR_RETURN(
       out->loaded_,
       worker::LoadedModel::Load(*out->registry_, kernels::KernelManifest::Uniform(setup.backend),

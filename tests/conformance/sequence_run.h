@@ -50,6 +50,7 @@ struct RunSetup {
   int max_rows = 0;
   int max_model_len = 0;
   kernels::DeviceStream stream;
+  std::shared_ptr<const worker::RecordedRope> rope;
 };
 
 class SequenceRun {

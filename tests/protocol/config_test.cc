@@ -251,6 +251,38 @@ TEST(ConfigTest, BadFlagValues) {
               HasSubstr("/nonexistent/skein.yaml: cannot be opened"));
 }
 
+TEST(ConfigTest, LogOptionsFollowTheConfiguration) {
+  LogConfig log;
+  EXPECT_EQ(ToLogOptions(log, "p").level, LogLevel::kInfo);
+  EXPECT_EQ(ToLogOptions(log, "p").form, LogForm::kKeyValue);
+  log.level = "error";
+  log.form = "json";
+  EXPECT_EQ(ToLogOptions(log, "p").level, LogLevel::kError);
+  EXPECT_EQ(ToLogOptions(log, "p").form, LogForm::kJson);
+  EXPECT_EQ(ToLogOptions(log, "p").process, "p");
+}
+
+// The examples give every key, so that a new one is added to them as well.
+TEST(ConfigTest, ExampleFilesParseAndNameEveryKey) {
+  for (const char* name : {"deploy/config/one_node.yaml", "deploy/config/multi_node.yaml"}) {
+    const auto loaded = Load({"--config", name});
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    for (const ConfigKey& key : ConfigKeys()) {
+      EXPECT_TRUE(loaded->origins.contains(key.path)) << name << " lacks " << key.path;
+    }
+  }
+}
+
+TEST(ConfigTest, UsageAndConfigurationHaveTheirExitCodes) {
+  EXPECT_EQ(ConfigExitCode(Load({"--prot=1"}).status()), 64);
+  EXPECT_EQ(ConfigExitCode(Load({"--config", "/nonexistent/skein.yaml"}).status()), 78);
+  EXPECT_EQ(ConfigExitCode(Load({"--restart-backoff-max=0.1"}).status()), 78);
+  const ScratchFile unknown("server: {prot: 1}\n");
+  EXPECT_EQ(ConfigExitCode(Load({"--config", unknown.path()}).status()), 78);
+  const ScratchFile broken("server: {\n");
+  EXPECT_EQ(ConfigExitCode(Load({"--config", broken.path()}).status()), 78);
+}
+
 TEST(ConfigTest, ValidateFindsWhatCodeSetOutOfRange) {
   Config config;
   config.server.port = -5;

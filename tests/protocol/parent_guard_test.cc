@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,20 @@ TEST(ParentGuardTest, DestructionEndsTheWatch) {
     return 0;
   });
   EXPECT_EQ(code, 0);
+}
+
+TEST(ParentGuardTest, ReportsAreLinesOnTheSupervisorsSocket) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  {
+    auto guard = ParentGuard::Create(ends[0]);
+    ASSERT_TRUE(guard.ok()) << guard.status();
+    (*guard)->Report("ready http://127.0.0.1:8000");
+    char text[64] = {};
+    EXPECT_EQ(::read(ends[1], text, sizeof text), 28);
+    EXPECT_STREQ(text, "ready http://127.0.0.1:8000\n");
+  }
+  ::close(ends[1]);
 }
 
 TEST(ParentGuardTest, RefusesADescriptorThatIsNotOpen) {

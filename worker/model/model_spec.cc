@@ -485,7 +485,8 @@ absl::StatusOr<ModelSpec> ModelSpec::Load(const std::filesystem::path& dir) {
   return spec;
 }
 
-RopeTable::RopeTable(const RopeSpec& spec, int rope_dim, bool compress) {
+RopeTable::RopeTable(const RopeSpec& spec, int rope_dim, bool compress)
+    : recorded_(spec.recorded), compress_(compress) {
   const double theta = compress ? spec.compress_theta : spec.plain_theta;
   auto corner = [&](double rotations) {
     return rope_dim *
@@ -510,6 +511,11 @@ RopeTable::RopeTable(const RopeSpec& spec, int rope_dim, bool compress) {
 
 void RopeTable::FillRow(int64_t position, float* out) const {
   const size_t half = inv_freq_.size();
+  if (recorded_ != nullptr && position < recorded_->positions) {
+    const std::vector<float>& rows = compress_ ? recorded_->compress : recorded_->plain;
+    std::copy_n(rows.begin() + position * static_cast<int64_t>(2 * half), 2 * half, out);
+    return;
+  }
   for (size_t i = 0; i < half; ++i) {
     const float angle = static_cast<float>(position) * inv_freq_[i];
     out[i] = static_cast<float>(std::cos(static_cast<double>(angle)));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,14 @@ namespace skein::worker {
 
 enum class ExpertFormat : uint8_t { kFp4, kFp8 };
 
+// Rotary rows recorded elsewhere, used in place of computed ones: recorded results can only be
+// reproduced to the bit with the sines of the machine that made them.
+//   plain, compress [positions, rope_dim]: per row rope_dim/2 cosines, then as many sines
+struct RecordedRope {
+  int64_t positions = 0;
+  std::vector<float> plain, compress;
+};
+
 // Rotary embedding of the layers that compress (YaRN) and of those that do not (plain).
 struct RopeSpec {
   double plain_theta = 10000;
@@ -23,6 +32,7 @@ struct RopeSpec {
   double original_max_position = 65536;
   double beta_fast = 32;
   double beta_slow = 1;
+  std::shared_ptr<const RecordedRope> recorded;  // null: every row is computed
 };
 
 // N-gram memory (model section 3.10). One entry per Engram layer in `layers`, `rows`,
@@ -125,6 +135,8 @@ class RopeTable {
 
  private:
   std::vector<float> inv_freq_;
+  std::shared_ptr<const RecordedRope> recorded_;
+  bool compress_;
 };
 
 }  // namespace skein::worker

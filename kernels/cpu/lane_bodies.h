@@ -1,0 +1,464 @@
+// Bodies of the lane kernels, written once on a lane type. Included by lanes_scalar.cc and
+// lanes_avx2.cc alone, which instantiate the table for their lanes. The order of every sum is fixed
+// by the extents of one row; must never look at how many rows a call has.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/lane_kernels.h"
+#include "kernels/cpu/lanes.h"
+
+namespace skein::kernels::cpu {
+
+template <typename L>
+struct LaneBodies {
+  static void Widen(const uint16_t* x, int64_t count, float* out) {
+    OverLanes<L>(count, [&](const auto& load, const auto& store) { store(out, load(x)); });
+  }
+
+  static void Narrow(const float* x, int64_t count, uint16_t* out) {
+    OverLanes<L>(count, [&](const auto& load, const auto& store) { store(out, load(x)); });
+  }
+
+  static void DecodeE4m3(const uint8_t* codes, const uint8_t* scale, int64_t count, float* out) {
+    for (int64_t i = 0; i < count; i += kUnit) {
+      const float factor = WeightScale(scale[i / kUnit]);
+      if (count - i >= kUnit) {
+        L::DecodeE4m3(codes + i, factor, out + i);
+        continue;
+      }
+      uint8_t tail[kUnit] = {};
+      float decoded[kUnit];
+      std::memcpy(tail, codes + i, static_cast<size_t>(count - i));
+      L::DecodeE4m3(tail, factor, decoded);
+      std::memcpy(out + i, decoded, static_cast<size_t>(count - i) * sizeof(float));
+    }
+  }
+
+  // e2m1 codes of one unit under one ue8m0 scale or two e4m3 scales.
+  static void DecodeFp4(KvFormat format, const uint8_t* codes, const uint8_t* scale, float* out) {
+    if (format == KvFormat::kFp4Group32) {
+      L::DecodeE2m1(codes, WeightScale(scale[0]), out);
+      return;
+    }
+    L::DecodeE2m1(codes, 256.0f, out);
+    for (int64_t i = 0; i < kUnit; i += kLanes) {
+      const L factor = L::Set(skein::kernels::DecodeE4m3(scale[i / 16]));
+      (L::Load(out + i) * factor).Store(out + i);
+    }
+  }
+
+  static void DecodeKv(KvFormat format, const uint8_t* data, const uint8_t* scale, int64_t dim,
+                       float* out) {
+    switch (format) {
+      case KvFormat::kFp8Group32:
+        DecodeE4m3(data, scale, dim, out);
+        return;
+      case KvFormat::kBf16:
+        Widen(reinterpret_cast<const uint16_t*>(data), dim, out);
+        return;
+      case KvFormat::kF32:
+        std::memcpy(out, data, static_cast<size_t>(dim) * sizeof(float));
+        return;
+      case KvFormat::kF64:
+        return;
+      case KvFormat::kFp4Group16:
+      case KvFormat::kFp4Group32:
+        break;
+    }
+    const int64_t scales_per_unit = format == KvFormat::kFp4Group16 ? 2 : 1;
+    int64_t i = 0;
+    for (; i + kUnit <= dim; i += kUnit) {
+      DecodeFp4(format, data + i / 2, scale + i / kUnit * scales_per_unit, out + i);
+    }
+    if (i == dim) return;
+    uint8_t codes[kUnit / 2] = {};
+    uint8_t scales[2] = {};
+    float decoded[kUnit];
+    std::memcpy(codes, data + i / 2, static_cast<size_t>((dim - i + 1) / 2));
+    std::memcpy(scales, scale + i / kUnit * scales_per_unit,
+                static_cast<size_t>(KvScaleBytes(format, dim - i)));
+    DecodeFp4(format, codes, scales, decoded);
+    std::memcpy(out + i, decoded, static_cast<size_t>(dim - i) * sizeof(float));
+  }
+
+  static void ExpAll(const float* x, int64_t count, float* out) {
+    OverLanes<L>(count, [&](const auto& load, const auto& store) { store(out, Exp(load(x))); });
+  }
+
+  static float Dot(const float* a, const float* b, int64_t count) {
+    return DotLanes<L>(a, b, count);
+  }
+
+  // --- matrix product ---
+
+  // Units of one weight row, whole ones and the last partial one, with the codes of the latter
+  // padded by zeros.
+  template <int64_t kBytesPerUnit, typename Decode>
+  static void OverUnits(const uint8_t* row, int64_t k, int64_t row_bytes, const Decode& decode) {
+    const int64_t whole = k / kUnit;
+    for (int64_t unit = 0; unit < whole; ++unit) decode(unit, row + unit * kBytesPerUnit);
+    if (k % kUnit == 0) return;
+    uint8_t tail[kBytesPerUnit] = {};
+    const int64_t used = row_bytes - whole * kBytesPerUnit;
+    std::memcpy(tail, row + whole * kBytesPerUnit, static_cast<size_t>(used));
+    decode(whole, tail);
+  }
+
+  // Weight row n as floats, k padded with zeros to kUnit.
+  static void DecodeRow(const GemmCall& call, int64_t n, float* out) {
+    const uint8_t* row = call.codes + n * call.codes_step;
+    switch (call.format) {
+      case WeightFormat::kE4m3Block: {
+        const uint8_t* scale = call.scale + n / call.block * call.scale_step;
+        const int64_t units_per_block = call.block / kUnit;
+        OverUnits<kUnit>(row, call.k, call.k, [&](int64_t unit, const uint8_t* codes) {
+          L::DecodeE4m3(codes, WeightScale(scale[unit / units_per_block]), out + unit * kUnit);
+        });
+        return;
+      }
+      case WeightFormat::kE2m1Row32: {
+        const uint8_t* scale = call.scale + n * call.scale_step;
+        OverUnits<kUnit / 2>(row, call.k, (call.k + 1) / 2,
+                             [&](int64_t unit, const uint8_t* codes) {
+                               L::DecodeE2m1(codes, WeightScale(scale[unit]), out + unit * kUnit);
+                             });
+        return;
+      }
+      case WeightFormat::kBf16:
+        OverUnits<kUnit * 2>(row, call.k, call.k * 2, [&](int64_t unit, const uint8_t* bits) {
+          for (int64_t i = 0; i < kUnit; i += kLanes) {
+            const uint16_t* from = reinterpret_cast<const uint16_t*>(bits) + i;
+            L::LoadBf16(from).Store(out + unit * kUnit + i);
+          }
+        });
+        return;
+      case WeightFormat::kF32:
+        OverUnits<kUnit * 4>(row, call.k, call.k * 4, [&](int64_t unit, const uint8_t* bits) {
+          std::memcpy(out + unit * kUnit, bits, kUnit * sizeof(float));
+        });
+        return;
+    }
+  }
+
+  static void StoreOutput(const GemmCall& call, int64_t row, int64_t n, float sum) {
+    uint8_t* y = call.y + row * call.y_step;
+    if (call.y_is_bf16) {
+      reinterpret_cast<uint16_t*>(y)[n] = EncodeBf16(sum);
+      return;
+    }
+    float* to = reinterpret_cast<float*>(y) + n;
+    *to = call.accumulate ? *to + sum : sum;
+  }
+
+  // kRows rows of x against kCols decoded weight rows.
+  template <int kRows, int kCols>
+  static void Tile(const GemmCall& call, int64_t row, int64_t n, const float* const* w) {
+    const int64_t padded = RoundUpToUnit(call.k);
+    const float* x[kRows];
+    L sum[kRows][kCols];
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t from = call.x_row == nullptr ? row + i : call.x_row[row + i];
+      x[i] = call.x + from * call.x_step;
+      for (int j = 0; j < kCols; ++j) sum[i][j] = L::Zero();
+    }
+    for (int64_t k = 0; k < padded; k += kLanes) {
+      // Three rows by four columns fill the sixteen registers: sums, values and one weight.
+      L value[kRows];
+      for (int i = 0; i < kRows; ++i) value[i] = L::Load(x[i] + k);
+      for (int j = 0; j < kCols; ++j) {
+        const L weight = L::Load(w[j] + k);
+        for (int i = 0; i < kRows; ++i) sum[i][j] = L::Fma(value[i], weight, sum[i][j]);
+      }
+    }
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kCols; ++j) StoreOutput(call, row + i, n + j, sum[i][j].Sum());
+    }
+  }
+
+  template <int kCols>
+  static void Columns(const GemmCall& call, int64_t n, const float* const* w) {
+    int64_t row = 0;
+    for (; row + 3 <= call.rows; row += 3) Tile<3, kCols>(call, row, n, w);
+    if (call.rows - row == 2) Tile<2, kCols>(call, row, n, w);
+    if (call.rows - row == 1) Tile<1, kCols>(call, row, n, w);
+  }
+
+  static void Gemm(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {
+    const int64_t padded = RoundUpToUnit(call.k);
+    const bool as_stored = call.format == WeightFormat::kF32 && call.k == padded;
+    for (int64_t n = n_begin; n < n_end; n += kPanelRows) {
+      const int64_t cols = kPanelRows < n_end - n ? kPanelRows : n_end - n;
+      const float* w[kPanelRows] = {};
+      for (int64_t j = 0; j < cols; ++j) {
+        const int64_t at = call.first_row + n + j;
+        if (as_stored) {
+          w[j] = reinterpret_cast<const float*>(call.codes + at * call.codes_step);
+          continue;
+        }
+        DecodeRow(call, at, panel + j * padded);
+        w[j] = panel + j * padded;
+      }
+      if (cols == 4) Columns<4>(call, n, w);
+      if (cols == 3) Columns<3>(call, n, w);
+      if (cols == 2) Columns<2>(call, n, w);
+      if (cols == 1) Columns<1>(call, n, w);
+    }
+  }
+
+  // --- casts, norms, rotation ---
+
+  template <typename T>
+  static void Cast(const T* x, int64_t count, int64_t group, uint8_t* codes, uint8_t* scale) {
+    for (int64_t begin = 0; begin < count; begin += group) {
+      const int64_t size = group < count - begin ? group : count - begin;
+      // Max keeps its second operand where one is NaN, so a NaN must be looked for by itself.
+      L largest = L::Zero();
+      L poison = L::Zero();
+      OverLanes<L>(size, [&](const auto& load, const auto&) {
+        const L value = load(x + begin);
+        largest = L::Max(L::Abs(value), largest);
+        poison = L::Fma(value, L::Zero(), poison);
+      });
+      float lane[kLanes];
+      largest.Store(lane);
+      float amax = lane[0];
+      for (int i = 1; i < kLanes; ++i) amax = lane[i] > amax ? lane[i] : amax;
+      const GroupScale s = ScaleOfGroup(CodeFormat::kE4m3Ue8m0, amax + std::fabs(poison.Sum()));
+      scale[begin / group] = s.byte;
+      Encode(x + begin, size, s.value, codes + begin);
+    }
+  }
+
+  template <typename T>
+  static void Encode(const T* x, int64_t count, float scale, uint8_t* codes) {
+    const L divisor = L::Set(scale);
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) (LoadLanes<L>(x + i) / divisor).StoreE4m3(codes + i);
+    if (i == count) return;
+    uint8_t tail[kLanes];
+    (LoadPart<L>(x + i, count - i) / divisor).StoreE4m3(tail);
+    std::memcpy(codes + i, tail, static_cast<size_t>(count - i));
+  }
+
+  template <typename W>
+  static void RmsNorm(const uint16_t* x, const W* weight, int64_t count, float eps, uint16_t* y) {
+    const float mean = DotLanes<L>(x, x, count) / static_cast<float>(count);
+    const L reciprocal = L::Set(1.0f / std::sqrt(mean + eps));
+    OverLanes<L>(count, [&](const auto& load, const auto& store) {
+      store(y, load(weight) * (load(x) * reciprocal));
+    });
+  }
+
+  static void Rotate(uint16_t* x, const float* q, const float* t, int64_t count) {
+    OverLanes<L>(count, [&](const auto& load, const auto& store) {
+      const L value = load(x);
+      store(x, L::Fma(L::DupEven(value), load(q), L::DupOdd(value) * load(t)));
+    });
+  }
+
+  // --- experts and residual streams ---
+
+  static void SwiGlu(const uint16_t* gate, const uint16_t* up, int64_t count, float limit,
+                     float weight, uint16_t* y) {
+    const L factor = L::Set(weight);
+    const L one = L::Set(1.0f);
+    OverLanes<L>(count, [&](const auto& load, const auto& store) {
+      L g = load(gate);
+      L u = load(up);
+      if (limit > 0) {
+        g = L::Min(L::Set(limit), g);
+        u = L::Max(L::Set(-limit), L::Min(L::Set(limit), u));
+      }
+      const L silu = g / (one + Exp(L::Negate(g)));
+      store(y, factor * (silu * u));
+    });
+  }
+
+  static void WeightedSum(const uint16_t* const* rows, const float* factor, int64_t num_rows,
+                          int64_t count, uint16_t* y) {
+    OverLanes<L>(count, [&](const auto& load, const auto& store) {
+      L sum = L::Zero();
+      for (int64_t i = 0; i < num_rows; ++i) {
+        sum = L::Fma(L::Set(factor[i]), load(rows[i]), sum);
+      }
+      store(y, sum);
+    });
+  }
+
+  static constexpr int64_t kMaxStreams = 8;
+
+  static void HcPost(const uint16_t* x, const float* post, const float* comb, int64_t hc,
+                     int64_t count, uint16_t* stream, int64_t step) {
+    OverLanes<L>(count, [&](const auto& load, const auto& store) {
+      L old[kMaxStreams];
+      for (int64_t j = 0; j < hc; ++j) old[j] = load(stream + j * step);
+      const L value = load(x);
+      for (int64_t k = 0; k < hc; ++k) {
+        L sum = L::Set(post[k]) * value;
+        for (int64_t j = 0; j < hc; ++j) sum = L::Fma(L::Set(comb[j * hc + k]), old[j], sum);
+        store(stream + k * step, sum);
+      }
+    });
+  }
+
+  static void EngramGate(uint16_t* x, const uint16_t* key, const uint16_t* value, const float* w,
+                         int64_t count, float eps) {
+    L dots = L::Zero(), xs = L::Zero(), keys = L::Zero();
+    OverLanes<L>(count, [&](const auto& load, const auto&) {
+      const L a = load(x);
+      const L k = load(key);
+      dots = L::Fma(a * load(w), k, dots);
+      xs = L::Fma(a, a, xs);
+      keys = L::Fma(k, k, keys);
+    });
+    const float width = static_cast<float>(count);
+    const float rx = 1.0f / std::sqrt(xs.Sum() / width + eps);
+    const float rk = 1.0f / std::sqrt(keys.Sum() / width + eps);
+    const float dot = dots.Sum() * rx * rk / std::sqrt(width);
+    const float magnitude = std::fabs(dot) < 1e-6f ? 1e-6f : std::fabs(dot);
+    const L gate = Sigmoid(L::Set(std::copysign(std::sqrt(magnitude), dot)));
+    OverLanes<L>(count, [&](const auto& load, const auto& store) {
+      store(x, L::Fma(gate, load(value), load(x)));
+    });
+  }
+
+  static void Compress(const float* const* rows, int64_t num_rows, int64_t dim, uint16_t* latent) {
+    OverLanes<L>(dim, [&](const auto& load, const auto& store) {
+      L largest = load(rows[0] + dim);
+      for (int64_t u = 1; u < num_rows; ++u) largest = L::Max(largest, load(rows[u] + dim));
+      L sum = L::Zero();
+      L mixed = L::Zero();
+      for (int64_t u = 0; u < num_rows; ++u) {
+        const L weight = Exp(load(rows[u] + dim) - largest);
+        sum = sum + weight;
+        mixed = L::Fma(weight, load(rows[u]), mixed);
+      }
+      store(latent, mixed / sum);
+    });
+  }
+
+  // --- index and attention ---
+
+  static float IndexScore(const float* q, const float* weight, int64_t heads, int64_t dim,
+                          const float* key) {
+    float score = 0;
+    float dot[kTogether];
+    for (int64_t h = 0; h < heads; h += kTogether) {
+      const int64_t some = kTogether < heads - h ? kTogether : heads - h;
+      Dots(q + h * dim, some, dim, key, dot);
+      for (int64_t i = 0; i < some; ++i) {
+        score = std::fma(weight[h + i], dot[i] < 0 ? 0.0f : dot[i], score);
+      }
+    }
+    return score;
+  }
+
+  static constexpr int64_t kTogether = 4;
+
+  // Dot products of up to kTogether consecutive rows with `other`, each as DotLanes has it; side by
+  // side so that the chains overlap.
+  static void Dots(const float* rows, int64_t num_rows, int64_t dim, const float* other,
+                   float* out) {
+    if (num_rows < kTogether) {
+      for (int64_t i = 0; i < num_rows; ++i) out[i] = DotLanes<L>(rows + i * dim, other, dim);
+      return;
+    }
+    L sum[kTogether] = {L::Zero(), L::Zero(), L::Zero(), L::Zero()};
+    OverLanes<L>(dim, [&](const auto& load, const auto&) {
+      const L value = load(other);
+      for (int64_t i = 0; i < kTogether; ++i) {
+        sum[i] = L::Fma(load(rows + i * dim), value, sum[i]);
+      }
+    });
+    for (int64_t i = 0; i < kTogether; ++i) out[i] = sum[i].Sum();
+  }
+
+  static void Scores(const HeadCall& call) {
+    for (int64_t j = 0; j < call.count; j += kTogether) {
+      const int64_t some = kTogether < call.count - j ? kTogether : call.count - j;
+      Dots(call.entries + j * call.dim, some, call.dim, call.q, call.score + j);
+      for (int64_t i = j; i < j + some; ++i) call.score[i] *= call.scale;
+    }
+  }
+
+  static void AttentionHead(const HeadCall& call) {
+    Scores(call);
+    float largest = call.count > 0 ? call.sink : 0;
+    for (int64_t j = 0; j < call.count; ++j) {
+      if (!(call.score[j] <= largest)) largest = call.score[j];
+    }
+    L sums = L::Zero();
+    OverLanes<L>(call.count, [&](const auto& load, const auto& store) {
+      store(call.score, Exp(load(call.score) - L::Set(largest)));
+    });
+    OverLanes<L>(call.count,
+                 [&](const auto& load, const auto&) { sums = sums + load(call.score); });
+    float lane[kLanes];
+    Exp(L::Set(call.sink - largest)).Store(lane);
+    const L divisor = L::Set(call.count > 0 ? sums.Sum() + lane[0] : 1.0f);
+    OverLanes<L>(call.dim, [&](const auto& load, const auto& store) {
+      L sum = L::Zero();
+      for (int64_t j = 0; j < call.count; ++j) {
+        sum = L::Fma(L::Set(call.score[j]), load(call.entries + j * call.dim), sum);
+      }
+      store(call.out, sum / divisor);
+    });
+  }
+
+  // --- sampling ---
+
+  static float Largest(const float* x, int64_t count) {
+    float largest = x[0];
+    for (int64_t i = 0; i < count; ++i) {
+      if (std::isnan(x[i])) return x[i];
+      if (x[i] > largest) largest = x[i];
+    }
+    return largest;
+  }
+
+  static double SumExp(const float* x, int64_t count, float largest) {
+    double sum = 0;
+    float slot[kLanes];
+    const L top = L::Set(largest);
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      Exp(L::Load(x + i) - top).Store(slot);
+      double part[4];
+      for (int j = 0; j < 4; ++j) part[j] = double{slot[j]} + double{slot[j + 4]};
+      sum += (part[0] + part[2]) + (part[1] + part[3]);
+    }
+    if (i == count) return sum;
+    Exp(LoadPart<L>(x + i, count - i) - top).Store(slot);
+    for (int64_t j = 0; j < count - i; ++j) sum += double{slot[j]};
+    return sum;
+  }
+
+  static constexpr LaneKernels kTable = {
+      .widen = &Widen,
+      .decode_e4m3 = &DecodeE4m3,
+      .narrow = &Narrow,
+      .decode_kv = &DecodeKv,
+      .gemm = &Gemm,
+      .dot = &Dot,
+      .exp = &ExpAll,
+      .cast_bf16 = &Cast<uint16_t>,
+      .cast_f32 = &Cast<float>,
+      .rms_norm_bf16 = &RmsNorm<uint16_t>,
+      .rms_norm_f32 = &RmsNorm<float>,
+      .rotate = &Rotate,
+      .swiglu = &SwiGlu,
+      .weighted_sum = &WeightedSum,
+      .hc_post = &HcPost,
+      .engram_gate = &EngramGate,
+      .compress = &Compress,
+      .index_score = &IndexScore,
+      .attention_head = &AttentionHead,
+      .largest = &Largest,
+      .sum_exp = &SumExp,
+  };
+};
+
+}  // namespace skein::kernels::cpu

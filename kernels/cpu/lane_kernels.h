@@ -1,0 +1,110 @@
+// The inner loops of the cpu backend as plain functions on pointers, in one table per instruction
+// set. A family's file prepares a call and asks the table; both tables give the same bits. Pure
+// functions, any thread, no allocation.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/register.h"
+#include "kernels/ops/gemm.h"
+#include "kernels/ops/kv_cache.h"
+
+namespace skein::kernels::cpu {
+
+// A matrix product of `rows` decoded activations with weight rows [n_begin, n_end).
+struct GemmCall {
+  const float* x = nullptr;        // row i at x + row * x_step, k padded with zeros to kUnit
+  int64_t x_step = 0;              // floats
+  const int32_t* x_row = nullptr;  // row of x of output row i; null: i
+  int64_t rows = 0;
+  int64_t k = 0;
+  WeightFormat format = WeightFormat::kBf16;
+  const uint8_t* codes = nullptr;
+  int64_t codes_step = 0;  // bytes
+  const uint8_t* scale = nullptr;
+  int64_t scale_step = 0;  // bytes
+  int64_t block = 32;      // edge of an e4m3 block
+  int64_t first_row = 0;   // weight row of output column 0
+  uint8_t* y = nullptr;    // output row i at y + i * y_step
+  int64_t y_step = 0;      // bytes
+  bool y_is_bf16 = false;
+  bool accumulate = false;
+};
+
+// Weight rows that a tile of the product decodes at once: floats of the panel are this many times k
+// padded to kUnit.
+inline constexpr int64_t kPanelRows = 4;
+
+// One head of attention over decoded entries.
+struct HeadCall {
+  const float* q = nullptr;        // [dim]
+  const float* entries = nullptr;  // [count, dim]
+  int64_t count = 0;
+  int64_t dim = 0;
+  float scale = 0;
+  float sink = 0;
+  float* score = nullptr;   // scratch [count rounded up to 8]
+  uint16_t* out = nullptr;  // [dim]
+};
+
+struct LaneKernels {
+  // Widens bf16; decodes e4m3 codes with a scale byte per 32; rounds to bf16.
+  void (*widen)(const uint16_t* x, int64_t count, float* out);
+  void (*decode_e4m3)(const uint8_t* codes, const uint8_t* scale, int64_t count, float* out);
+  void (*narrow)(const float* x, int64_t count, uint16_t* out);
+  // A row of a cache pool of `format`.
+  void (*decode_kv)(KvFormat format, const uint8_t* data, const uint8_t* scale, int64_t dim,
+                    float* out);
+  void (*gemm)(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel);
+  float (*dot)(const float* a, const float* b, int64_t count);
+  // out = exp(x).
+  void (*exp)(const float* x, int64_t count, float* out);
+  // e4m3 codes and a scale byte per group of x.
+  void (*cast_bf16)(const uint16_t* x, int64_t count, int64_t group, uint8_t* codes,
+                    uint8_t* scale);
+  void (*cast_f32)(const float* x, int64_t count, int64_t group, uint8_t* codes, uint8_t* scale);
+  // y = bf16(w * (x * r)), r the reciprocal root of the mean square plus eps.
+  void (*rms_norm_bf16)(const uint16_t* x, const uint16_t* w, int64_t count, float eps,
+                        uint16_t* y);
+  void (*rms_norm_f32)(const uint16_t* x, const float* w, int64_t count, float eps, uint16_t* y);
+  // Rotates the pairs of x [count]: x' = fma(even, q, odd * t) with q = c s c s.., t = -s c -s c...
+  void (*rotate)(uint16_t* x, const float* q, const float* t, int64_t count);
+  // y = bf16(w * (silu(min(gate, limit)) * clamp(up))).
+  void (*swiglu)(const uint16_t* gate, const uint16_t* up, int64_t count, float limit, float weight,
+                 uint16_t* y);
+  // y = bf16(sum_i factor[i] * rows[i]), i ascending.
+  void (*weighted_sum)(const uint16_t* const* rows, const float* factor, int64_t num_rows,
+                       int64_t count, uint16_t* y);
+  // stream[k] = bf16(post[k] * x + sum_j comb[j * hc + k] * stream[j]); stream k at stream +
+  // k*step.
+  void (*hc_post)(const uint16_t* x, const float* post, const float* comb, int64_t hc,
+                  int64_t count, uint16_t* stream, int64_t step);
+  // Gate of one stream, then x = bf16(x + g * value).
+  void (*engram_gate)(uint16_t* x, const uint16_t* key, const uint16_t* value, const float* w,
+                      int64_t count, float eps);
+  // Softmax over `tokens` rows [2 * dim] (kv, then gate) per channel.
+  void (*compress)(const float* const* rows, int64_t num_rows, int64_t dim, uint16_t* latent);
+  // Score of one key against all heads: sum_h weight[h] * relu(q[h] . key), h ascending.
+  float (*index_score)(const float* q, const float* weight, int64_t heads, int64_t dim,
+                       const float* key);
+  void (*attention_head)(const HeadCall& call);
+  // Largest value; NaN if any is NaN.
+  float (*largest)(const float* x, int64_t count);
+  // Sum of exp(x - largest) in f64.
+  double (*sum_exp)(const float* x, int64_t count, float largest);
+};
+
+const LaneKernels& ScalarLaneKernels();
+const LaneKernels& Avx2LaneKernels();
+
+// Table of an instruction set that was resolved at registration.
+template <CpuIsa isa>
+const LaneKernels& Lanes() {
+  if constexpr (isa == CpuIsa::kAvx2) {
+    return Avx2LaneKernels();
+  } else {
+    return ScalarLaneKernels();
+  }
+}
+
+}  // namespace skein::kernels::cpu

@@ -1,0 +1,74 @@
+// A fixed set of threads that share the tasks of one call. Tasks are drawn from a counter, so which
+// thread runs a task is not defined; results must not depend on it. Idle threads block. One thread
+// at a time may call ParallelFor; tasks must not call it again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "kernels/device.h"
+
+namespace skein::kernels::cpu {
+
+class ThreadPool final {
+ public:
+  // `threads` counts the caller: 1 starts none. Values below 1 mean 1.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls fn(task, thread) once for each task in [0, tasks), thread in [0, threads()). Returns when
+  // all calls have returned. No allocation.
+  template <typename Fn>
+  void ParallelFor(int64_t tasks, const Fn& fn) {
+    Run(tasks, &fn, [](const void* target, int64_t task, int thread) {
+      (*static_cast<const Fn*>(target))(task, thread);
+    });
+  }
+
+ private:
+  using Call = void (*)(const void* target, int64_t task, int thread);
+
+  void Run(int64_t tasks, const void* target, Call call);
+  void Drain(int thread);
+  void WorkerLoop(int thread);
+
+  // Low half: workers inside the call; then one bit: open to workers; the rest counts calls.
+  static constexpr uint32_t kInside = 0xFFFF;
+  static constexpr uint32_t kOpen = 0x10000;
+  static constexpr uint32_t kNextCall = 0x20000;
+  std::atomic<uint32_t> gate_ = 0;
+  std::atomic<bool> stopping_ = false;
+  // Fields of the call, written only while the gate is closed and nobody is inside.
+  std::atomic<int64_t> next_task_ = 0;
+  int64_t tasks_ = 0;
+  const void* target_ = nullptr;
+  Call call_ = nullptr;
+  std::vector<std::thread> workers_;
+};
+
+// Threads behind a stream of this backend: 1 for a null stream.
+inline int NumThreads(DeviceStream stream) {
+  return stream.handle == nullptr ? 1 : static_cast<ThreadPool*>(stream.handle)->threads();
+}
+
+// Work of a call below which waking threads costs more than it saves, in multiply-adds.
+inline constexpr int64_t kInlineWork = 1 << 17;
+
+// Runs fn(task, thread) for every task: on the stream's pool when `work` is worth it, else in order
+// in the calling thread. The choice never changes a result.
+template <typename Fn>
+void ForEachTask(DeviceStream stream, int64_t tasks, int64_t work, const Fn& fn) {
+  if (stream.handle == nullptr || tasks < 2 || work < kInlineWork) {
+    for (int64_t task = 0; task < tasks; ++task) fn(task, 0);
+    return;
+  }
+  static_cast<ThreadPool*>(stream.handle)->ParallelFor(tasks, fn);
+}
+
+}  // namespace skein::kernels::cpu

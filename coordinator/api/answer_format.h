@@ -52,6 +52,10 @@ class LogprobList {
 
   void Append(const DeltaToken& token);
   bool empty() const { return count_ == 0; }
+  // Bytes of JSON that wait to be taken.
+  size_t waiting_bytes() const {
+    return content_.size() + tokens_.size() + token_logprobs_.size() + top_logprobs_.size();
+  }
   // The logprobs object of everything appended since the last call.
   std::string Take();
 

@@ -133,7 +133,8 @@ std::string Generation::TakeUnsent() {
 void Generation::Flush() {
   if (!wants_stream() || has_ended_) return;
   if (exchange_->pending_bytes() > kMergeBytes) {
-    if (text_.reasoning.size() + text_.content.size() <= setup_.egress_bytes_max) return;
+    const size_t unsent = text_.reasoning.size() + text_.content.size() + logprobs_.waiting_bytes();
+    if (unsent <= setup_.egress_bytes_max) return;
   } else {
     std::string event = TakeUnsent();
     if (event.empty() || exchange_->Push(std::move(event))) return;
@@ -145,6 +146,7 @@ void Generation::Flush() {
 
 void Generation::Finish(const ChoiceEnd& end) {
   AddText(parser_.Finish());
+  End(end.finish_reason == "length" ? "length" : "stop", 200);
   if (wants_stream()) {
     std::string events = TakeUnsent() + sse_.Last(end, usage_);
     if (setup_.params.include_usage) events += sse_.UsageChunk(usage_);
@@ -161,10 +163,10 @@ void Generation::Finish(const ChoiceEnd& end) {
     response.body = AnswerJson(setup_.identity, answer);
     exchange_->Respond(std::move(response));
   }
-  End(end.finish_reason == "length" ? "length" : "stop", 200);
 }
 
 void Generation::Fail(const ApiError& error) {
+  End(error.status == 408 ? "timeout" : "error", wants_stream() ? 200 : error.status);
   if (wants_stream()) {
     exchange_->EndStream(TakeUnsent() + SseWriter::Error(error, usage_),
                          protocol::HttpExchange::After::kClose);
@@ -173,7 +175,6 @@ void Generation::Fail(const ApiError& error) {
     response.headers.insert(response.headers.end(), setup_.headers.begin(), setup_.headers.end());
     exchange_->Respond(std::move(response));
   }
-  End(error.status == 408 ? "timeout" : "error", wants_stream() ? 200 : error.status);
 }
 
 void Generation::OnClosed() {

@@ -58,6 +58,7 @@ class Generation final : public TokenSink, public std::enable_shared_from_this<G
   void OnClosed();
   void Finish(const ChoiceEnd& end);
   void Fail(const ApiError& error);
+  // Counts the end; called before the client can see it.
   void End(std::string_view reason, int status);
   ChoiceEnd EndOf(const TokenDelta& delta) const;
   // Sends the text that is certain, unless the client is behind: then it is merged with the next.

@@ -46,16 +46,8 @@ std::string Route(std::string_view route) {
 
 }  // namespace
 
-CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry)
-    : requests_running(
-          registry.AddGauge({"skein_requests_running",
-                             "Requests that take part in steps. Flat at max_num_seqs: the "
-                             "server is full, see skein_requests_waiting."})),
-      requests_waiting(
-          registry.AddGauge({"skein_requests_waiting",
-                             "Requests that wait for their first step. Rising for minutes: "
-                             "add capacity or lower the load."})),
-      requests(
+HttpMetrics::HttpMetrics(protocol::MetricsRegistry& registry)
+    : requests(
           registry.AddCounters({"skein_requests_total",
                                 "Generations that ended, by interface and reason. Errors rising: "
                                 "read the coordinator's log."},
@@ -86,7 +78,18 @@ CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry)
                                                  "capacity; not_ready: look at skein_workers."},
                                                 {{"reason", kRejections}})),
       client_disconnects(registry.AddCounter(
-          {"skein_client_disconnects_total", "Requests cancelled because the client went away."})),
+          {"skein_client_disconnects_total", "Requests cancelled because the client went away."})) {
+}
+
+RequestMetrics::RequestMetrics(protocol::MetricsRegistry& registry)
+    : requests_running(
+          registry.AddGauge({"skein_requests_running",
+                             "Requests that take part in steps. Flat at max_num_seqs: the "
+                             "server is full, see skein_requests_waiting."})),
+      requests_waiting(
+          registry.AddGauge({"skein_requests_waiting",
+                             "Requests that wait for their first step. Rising for minutes: "
+                             "add capacity or lower the load."})),
       prompt_tokens(registry.AddCounter(
           {"skein_prompt_tokens_total", "Prompt tokens of admitted requests."})),
       generation_tokens(
@@ -110,8 +113,10 @@ CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry)
                                 protocol::TokenCountBounds())),
       request_generation_tokens(registry.AddHistogram(
           {"skein_request_generation_tokens", "Generated tokens of an ended request."},
-          protocol::TokenCountBounds())),
-      step_tokens(
+          protocol::TokenCountBounds())) {}
+
+StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
+    : step_tokens(
           registry.AddHistograms({"skein_step_tokens",
                                   "Rows of a step. Far below max_num_batched_tokens under load: "
                                   "the cache is the limit."},

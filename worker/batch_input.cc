@@ -70,8 +70,7 @@ void BatchInput::Reset() {
 
 absl::Status BatchInput::Check(const SequenceStep& step) const {
   auto refuse = [&](std::string text) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sequence ", step.sequence.value(), ": ", text));
+    return absl::InvalidArgumentError(absl::StrCat("sequence ", step.sequence.value(), ": ", text));
   };
   if (step.slot.value() >= table_.size()) {
     return refuse(absl::StrCat("slot ", step.slot.value(), " of ", table_.size()));
@@ -90,8 +89,8 @@ absl::Status BatchInput::Check(const SequenceStep& step) const {
   if (step.tokens.empty()) return refuse("has no tokens");
   const uint64_t end = uint64_t{step.first_position} + step.tokens.size();
   if (end > static_cast<uint64_t>(limits_.max_model_len)) {
-    return refuse(absl::StrCat("ends at position ", end, ", max_model_len is ",
-                               limits_.max_model_len));
+    return refuse(
+        absl::StrCat("ends at position ", end, ", max_model_len is ", limits_.max_model_len));
   }
   if (step.table_size_before != table_size) {
     return refuse(absl::StrCat("table_size_before is ", step.table_size_before, ", the worker has ",
@@ -231,17 +230,15 @@ void BatchInput::FillSequence(const SequenceStep& step, int index) {
   FillSample(step, batch_.num_rows - 1);
   // Columns that the last row sees, also when the step completes no group.
   for (CompletedGroups& groups : batch_.groups) {
-    groups.max_columns =
-        std::max(groups.max_columns, static_cast<int>(slot.length / groups.ratio));
+    groups.max_columns = std::max(groups.max_columns, static_cast<int>(slot.length / groups.ratio));
   }
 }
 
 void BatchInput::Narrow() {
   const int rows = batch_.num_rows;
-  for (TensorView* view :
-       {&batch_.rows.position, &batch_.rows.sequence, &batch_.ids, &batch_.window_begin,
-        &batch_.window_end, &batch_.rope_plain, &batch_.rope_compress, &batch_.ring_source,
-        &batch_.ring_target}) {
+  for (TensorView* view : {&batch_.rows.position, &batch_.rows.sequence, &batch_.ids,
+                           &batch_.window_begin, &batch_.window_end, &batch_.rope_plain,
+                           &batch_.rope_compress, &batch_.ring_source, &batch_.ring_target}) {
     *view = Rows(*view, rows);
   }
   if (!batch_.ngram.absent()) batch_.ngram = Rows(batch_.ngram, rows);

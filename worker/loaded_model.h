@@ -1,5 +1,6 @@
-// A model ready to run: specification, weights, caches, slots, kernels and activations, assembled in
-// the one order that works. Owns all of them. Thread: built on one thread, then the device thread.
+// A model ready to run: specification, weights, caches, slots, kernels and activations, assembled
+// in the one order that works. Owns all of them. Thread: built on one thread, then the device
+// thread.
 #pragma once
 
 #include <filesystem>
@@ -23,7 +24,7 @@ struct LoadOptions {
   std::filesystem::path model_dir;
   Numerics numerics;
   ModelLimits limits;
-  int block_tokens = 0;        // multiple of the model's block_multiple()
+  int block_tokens = 0;  // multiple of the model's block_multiple()
   int num_blocks = 0;
   int num_slots = 0;
   int max_draft_requests = 0;  // 0: no draft head

@@ -21,8 +21,8 @@ Support Formats(DType x_dtype, DType y_dtype, WeightFormat format, int block) {
                DTypeName(x_dtype), "e4m3, bf16 or f32");
   support.Float("y", y_dtype);
   if (format == WeightFormat::kE4m3Block) {
-    support.Want(block > 0 && block % kUnit == 0, "block", std::to_string(block),
-                 "multiples of 32");
+    support.Want(block >= kUnit && (block & (block - 1)) == 0, "block", std::to_string(block),
+                 "powers of two from 32");
   }
   return support;
 }

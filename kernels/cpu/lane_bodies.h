@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/gemm_lanes.h"
 #include "kernels/cpu/lane_kernels.h"
 #include "kernels/cpu/lanes.h"
 
@@ -22,31 +23,35 @@ struct LaneBodies {
     OverLanes<L>(count, [&](const auto& load, const auto& store) { store(out, load(x)); });
   }
 
+  static void DecodeE4m3Unit(const uint8_t* codes, float factor, float* out) {
+    L lanes[kLanesPerUnit];
+    L::DecodeE4m3(codes, factor, lanes);
+    for (int64_t q = 0; q < kLanesPerUnit; ++q) lanes[q].Store(out + q * kLanes);
+  }
+
   static void DecodeE4m3(const uint8_t* codes, const uint8_t* scale, int64_t count, float* out) {
     for (int64_t i = 0; i < count; i += kUnit) {
       const float factor = WeightScale(scale[i / kUnit]);
       if (count - i >= kUnit) {
-        L::DecodeE4m3(codes + i, factor, out + i);
+        DecodeE4m3Unit(codes + i, factor, out + i);
         continue;
       }
       uint8_t tail[kUnit] = {};
       float decoded[kUnit];
       std::memcpy(tail, codes + i, static_cast<size_t>(count - i));
-      L::DecodeE4m3(tail, factor, decoded);
+      DecodeE4m3Unit(tail, factor, decoded);
       std::memcpy(out + i, decoded, static_cast<size_t>(count - i) * sizeof(float));
     }
   }
 
   // e2m1 codes of one unit under one ue8m0 scale or two e4m3 scales.
   static void DecodeFp4(KvFormat format, const uint8_t* codes, const uint8_t* scale, float* out) {
-    if (format == KvFormat::kFp4Group32) {
-      L::DecodeE2m1(codes, WeightScale(scale[0]), out);
-      return;
-    }
-    L::DecodeE2m1(codes, 256.0f, out);
-    for (int64_t i = 0; i < kUnit; i += kLanes) {
-      const L factor = L::Set(skein::kernels::DecodeE4m3(scale[i / 16]));
-      (L::Load(out + i) * factor).Store(out + i);
+    const bool by_16 = format == KvFormat::kFp4Group16;
+    L lanes[kLanesPerUnit];
+    L::DecodeE2m1(codes, by_16 ? 256.0f : WeightScale(scale[0]), lanes);
+    for (int64_t q = 0; q < kLanesPerUnit; ++q) {
+      if (by_16) lanes[q] = lanes[q] * L::Set(skein::kernels::DecodeE4m3(scale[q / 2]));
+      lanes[q].Store(out + q * kLanes);
     }
   }
 
@@ -90,122 +95,6 @@ struct LaneBodies {
 
   static float Dot(const float* a, const float* b, int64_t count) {
     return DotLanes<L>(a, b, count);
-  }
-
-  // --- matrix product ---
-
-  // Units of one weight row, whole ones and the last partial one, with the codes of the latter
-  // padded by zeros.
-  template <int64_t kBytesPerUnit, typename Decode>
-  static void OverUnits(const uint8_t* row, int64_t k, int64_t row_bytes, const Decode& decode) {
-    const int64_t whole = k / kUnit;
-    for (int64_t unit = 0; unit < whole; ++unit) decode(unit, row + unit * kBytesPerUnit);
-    if (k % kUnit == 0) return;
-    uint8_t tail[kBytesPerUnit] = {};
-    const int64_t used = row_bytes - whole * kBytesPerUnit;
-    std::memcpy(tail, row + whole * kBytesPerUnit, static_cast<size_t>(used));
-    decode(whole, tail);
-  }
-
-  // Weight row n as floats, k padded with zeros to kUnit.
-  static void DecodeRow(const GemmCall& call, int64_t n, float* out) {
-    const uint8_t* row = call.codes + n * call.codes_step;
-    switch (call.format) {
-      case WeightFormat::kE4m3Block: {
-        const uint8_t* scale = call.scale + n / call.block * call.scale_step;
-        const int64_t units_per_block = call.block / kUnit;
-        OverUnits<kUnit>(row, call.k, call.k, [&](int64_t unit, const uint8_t* codes) {
-          L::DecodeE4m3(codes, WeightScale(scale[unit / units_per_block]), out + unit * kUnit);
-        });
-        return;
-      }
-      case WeightFormat::kE2m1Row32: {
-        const uint8_t* scale = call.scale + n * call.scale_step;
-        OverUnits<kUnit / 2>(row, call.k, (call.k + 1) / 2,
-                             [&](int64_t unit, const uint8_t* codes) {
-                               L::DecodeE2m1(codes, WeightScale(scale[unit]), out + unit * kUnit);
-                             });
-        return;
-      }
-      case WeightFormat::kBf16:
-        OverUnits<kUnit * 2>(row, call.k, call.k * 2, [&](int64_t unit, const uint8_t* bits) {
-          for (int64_t i = 0; i < kUnit; i += kLanes) {
-            const uint16_t* from = reinterpret_cast<const uint16_t*>(bits) + i;
-            L::LoadBf16(from).Store(out + unit * kUnit + i);
-          }
-        });
-        return;
-      case WeightFormat::kF32:
-        OverUnits<kUnit * 4>(row, call.k, call.k * 4, [&](int64_t unit, const uint8_t* bits) {
-          std::memcpy(out + unit * kUnit, bits, kUnit * sizeof(float));
-        });
-        return;
-    }
-  }
-
-  static void StoreOutput(const GemmCall& call, int64_t row, int64_t n, float sum) {
-    uint8_t* y = call.y + row * call.y_step;
-    if (call.y_is_bf16) {
-      reinterpret_cast<uint16_t*>(y)[n] = EncodeBf16(sum);
-      return;
-    }
-    float* to = reinterpret_cast<float*>(y) + n;
-    *to = call.accumulate ? *to + sum : sum;
-  }
-
-  // kRows rows of x against kCols decoded weight rows.
-  template <int kRows, int kCols>
-  static void Tile(const GemmCall& call, int64_t row, int64_t n, const float* const* w) {
-    const int64_t padded = RoundUpToUnit(call.k);
-    const float* x[kRows];
-    L sum[kRows][kCols];
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t from = call.x_row == nullptr ? row + i : call.x_row[row + i];
-      x[i] = call.x + from * call.x_step;
-      for (int j = 0; j < kCols; ++j) sum[i][j] = L::Zero();
-    }
-    for (int64_t k = 0; k < padded; k += kLanes) {
-      // Three rows by four columns fill the sixteen registers: sums, values and one weight.
-      L value[kRows];
-      for (int i = 0; i < kRows; ++i) value[i] = L::Load(x[i] + k);
-      for (int j = 0; j < kCols; ++j) {
-        const L weight = L::Load(w[j] + k);
-        for (int i = 0; i < kRows; ++i) sum[i][j] = L::Fma(value[i], weight, sum[i][j]);
-      }
-    }
-    for (int i = 0; i < kRows; ++i) {
-      for (int j = 0; j < kCols; ++j) StoreOutput(call, row + i, n + j, sum[i][j].Sum());
-    }
-  }
-
-  template <int kCols>
-  static void Columns(const GemmCall& call, int64_t n, const float* const* w) {
-    int64_t row = 0;
-    for (; row + 3 <= call.rows; row += 3) Tile<3, kCols>(call, row, n, w);
-    if (call.rows - row == 2) Tile<2, kCols>(call, row, n, w);
-    if (call.rows - row == 1) Tile<1, kCols>(call, row, n, w);
-  }
-
-  static void Gemm(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {
-    const int64_t padded = RoundUpToUnit(call.k);
-    const bool as_stored = call.format == WeightFormat::kF32 && call.k == padded;
-    for (int64_t n = n_begin; n < n_end; n += kPanelRows) {
-      const int64_t cols = kPanelRows < n_end - n ? kPanelRows : n_end - n;
-      const float* w[kPanelRows] = {};
-      for (int64_t j = 0; j < cols; ++j) {
-        const int64_t at = call.first_row + n + j;
-        if (as_stored) {
-          w[j] = reinterpret_cast<const float*>(call.codes + at * call.codes_step);
-          continue;
-        }
-        DecodeRow(call, at, panel + j * padded);
-        w[j] = panel + j * padded;
-      }
-      if (cols == 4) Columns<4>(call, n, w);
-      if (cols == 3) Columns<3>(call, n, w);
-      if (cols == 2) Columns<2>(call, n, w);
-      if (cols == 1) Columns<1>(call, n, w);
-    }
   }
 
   // --- casts, norms, rotation ---
@@ -399,12 +288,31 @@ struct LaneBodies {
     float lane[kLanes];
     Exp(L::Set(call.sink - largest)).Store(lane);
     const L divisor = L::Set(call.count > 0 ? sums.Sum() + lane[0] : 1.0f);
-    OverLanes<L>(call.dim, [&](const auto& load, const auto& store) {
+    WeightedEntries(call, divisor);
+  }
+
+  // out = sum_j score[j] * entry[j] / divisor, j ascending, a unit of channels at a time.
+  static void WeightedEntries(const HeadCall& call, L divisor) {
+    int64_t c = 0;
+    for (; c + kUnit <= call.dim; c += kUnit) {
+      L sum[kLanesPerUnit] = {L::Zero(), L::Zero(), L::Zero(), L::Zero()};
+      for (int64_t j = 0; j < call.count; ++j) {
+        const L weight = L::Set(call.score[j]);
+        const float* entry = call.entries + j * call.dim + c;
+        for (int64_t q = 0; q < kLanesPerUnit; ++q) {
+          sum[q] = L::Fma(weight, L::Load(entry + q * kLanes), sum[q]);
+        }
+      }
+      for (int64_t q = 0; q < kLanesPerUnit; ++q) {
+        (sum[q] / divisor).StoreBf16(call.out + c + q * kLanes);
+      }
+    }
+    OverLanes<L>(call.dim - c, [&](const auto& load, const auto& store) {
       L sum = L::Zero();
       for (int64_t j = 0; j < call.count; ++j) {
-        sum = L::Fma(L::Set(call.score[j]), load(call.entries + j * call.dim), sum);
+        sum = L::Fma(L::Set(call.score[j]), load(call.entries + j * call.dim + c), sum);
       }
-      store(call.out, sum / divisor);
+      store(call.out + c, sum / divisor);
     });
   }
 
@@ -441,7 +349,7 @@ struct LaneBodies {
       .decode_e4m3 = &DecodeE4m3,
       .narrow = &Narrow,
       .decode_kv = &DecodeKv,
-      .gemm = &Gemm,
+      .gemm = &GemmBodies<L>::Gemm,
       .dot = &Dot,
       .exp = &ExpAll,
       .cast_bf16 = &Cast<uint16_t>,

@@ -20,6 +20,7 @@ namespace skein::kernels::cpu {
 
 inline constexpr int64_t kLanes = 8;
 inline constexpr int64_t kUnit = 32;  // channels that are decoded together
+inline constexpr int64_t kLanesPerUnit = kUnit / kLanes;
 
 constexpr int64_t RoundUpToUnit(int64_t count) { return (count + kUnit - 1) / kUnit * kUnit; }
 
@@ -114,16 +115,16 @@ class ScalarLanes {
     return p;
   }
 
-  // 32 codes, decoded and multiplied by a factor of WeightScale.
-  static void DecodeE4m3(const uint8_t* codes, float scale, float* out) {
+  // 32 codes, decoded and multiplied by a factor of WeightScale, as four lanes of eight.
+  static void DecodeE4m3(const uint8_t* codes, float scale, ScalarLanes* out) {
     for (int64_t i = 0; i < kUnit; ++i) {
-      out[i] = skein::kernels::DecodeE4m3(codes[i]) * 0x1p-8f * scale;
+      out[i / 8].lane_[i % 8] = skein::kernels::DecodeE4m3(codes[i]) * 0x1p-8f * scale;
     }
   }
-  static void DecodeE2m1(const uint8_t* codes, float scale, float* out) {
+  static void DecodeE2m1(const uint8_t* codes, float scale, ScalarLanes* out) {
     for (int64_t i = 0; i < kUnit; ++i) {
       const uint8_t code = static_cast<uint8_t>((codes[i / 2] >> (i % 2 * 4)) & 15);
-      out[i] = skein::kernels::DecodeE2m1(code) * 0x1p-8f * scale;
+      out[i / 8].lane_[i % 8] = skein::kernels::DecodeE2m1(code) * 0x1p-8f * scale;
     }
   }
 
@@ -232,7 +233,7 @@ class Avx2Lanes {
                                    _mm256_castsi256_ps(second)));
   }
 
-  static void DecodeE4m3(const uint8_t* codes, float scale, float* out) {
+  static void DecodeE4m3(const uint8_t* codes, float scale, Avx2Lanes* out) {
     const __m256 factor = _mm256_set1_ps(scale);
     for (int64_t i = 0; i < kUnit; i += 16) {
       // Sign and magnitude moved to their places in f16, whose value is 2^-8 of the code's.
@@ -245,11 +246,11 @@ class Avx2Lanes {
       const __m256i half = _mm256_or_si256(_mm256_or_si256(magnitude, sign), nan);
       const __m256 low = _mm256_cvtph_ps(_mm256_castsi256_si128(half));
       const __m256 high = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
-      _mm256_storeu_ps(out + i, _mm256_mul_ps(low, factor));
-      _mm256_storeu_ps(out + i + 8, _mm256_mul_ps(high, factor));
+      out[i / 8] = Avx2Lanes(_mm256_mul_ps(low, factor));
+      out[i / 8 + 1] = Avx2Lanes(_mm256_mul_ps(high, factor));
     }
   }
-  static void DecodeE2m1(const uint8_t* codes, float scale, float* out) {
+  static void DecodeE2m1(const uint8_t* codes, float scale, Avx2Lanes* out) {
     // f16 of value * 2^-8 has a zero low byte, so a table of high bytes is enough.
     const __m128i table =
         _mm_setr_epi8(0x00, 0x18, 0x1C, 0x1E, 0x20, 0x22, 0x24, 0x26, 0x00, static_cast<char>(0x98),
@@ -266,7 +267,7 @@ class Avx2Lanes {
     const __m128i halves[4] = {_mm_unpacklo_epi8(zero, first), _mm_unpackhi_epi8(zero, first),
                                _mm_unpacklo_epi8(zero, last), _mm_unpackhi_epi8(zero, last)};
     for (int i = 0; i < 4; ++i) {
-      _mm256_storeu_ps(out + i * 8, _mm256_mul_ps(_mm256_cvtph_ps(halves[i]), factor));
+      out[i] = Avx2Lanes(_mm256_mul_ps(_mm256_cvtph_ps(halves[i]), factor));
     }
   }
 

@@ -71,6 +71,7 @@ class Race {
 // Weight of a token in units of 2^-40 of the most likely one.
 uint64_t Weight(float z, float largest, const SampleParams& params) {
   const double x = (double{z} - double{largest}) / double{params.temperature};
+  if (x < -28) return 0;  // e^-28 * 2^40 is below 1
   return static_cast<uint64_t>(ExactExp(x) * 0x1p40);
 }
 

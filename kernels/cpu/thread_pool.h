@@ -57,8 +57,8 @@ inline int NumThreads(DeviceStream stream) {
   return stream.handle == nullptr ? 1 : static_cast<ThreadPool*>(stream.handle)->threads();
 }
 
-// Work of a call below which waking threads costs more than it saves, in multiply-adds.
-inline constexpr int64_t kInlineWork = 1 << 17;
+// Work of a call below which sharing it costs more than it saves, in multiply-adds.
+inline constexpr int64_t kInlineWork = 1 << 16;
 
 // Runs fn(task, thread) for every task: on the stream's pool when `work` is worth it, else in order
 // in the calling thread. The choice never changes a result.

@@ -203,7 +203,7 @@ TEST(LinearErrors, NameWhatIsMissing) {
   Linear::Problem problem = {8, 64, WeightFormat::kE4m3Block, 48, DType::kF64, DType::kF64};
   EXPECT_EQ(registry.Find<Linear>("cpu")->supports(problem).message(),
             "x: required f64, supported e4m3, bf16 or f32; y: required f64, supported bf16 or f32; "
-            "block: required 48, supported multiples of 32");
+            "block: required 48, supported powers of two from 32");
   LinearData data = Make({WeightFormat::kBf16, DType::kBf16, 8, 64}, {0, 1});
   Buffer y(DType::kF32, {2, 8});
   Linear::Args args;

@@ -1,0 +1,160 @@
+// Calls of the mixture of experts: gate, layout, grouped products, activation, combine. Some rows
+// have fewer experts than k, some have none.
+#include <algorithm>
+
+#include "kernels/ops/gemm.h"
+#include "kernels/ops/moe.h"
+#include "tests/kernels/conformance.h"
+
+namespace skein::kernels {
+namespace {
+
+constexpr DType kBf16 = DType::kBf16;
+constexpr DType kF32 = DType::kF32;
+constexpr int kExperts = 13;
+constexpr int kChosen = 3;
+
+Instance MoeGateCall(const Rows& rows, bool normalise) {
+  CallBuilder call(rows);
+  MoeGate::Args args;
+  // A third of the rows has all logits equal, and large ones reach the linear part of softplus.
+  args.logits = call.InBy(kF32, {kExperts}, [](uint32_t id, int64_t i) {
+    if (id % 3 == 0) return 0.25;
+    TestRandom random(41, id * 64 + static_cast<uint32_t>(i));
+    return double{random.Bell()} * (id % 3 == 1 ? 3 : 15);
+  });
+  args.bias = call.SharedBy(kF32, {kExperts}, [&](int64_t i) { return i % 4 == 1 ? 0.125 : 0.0; });
+  args.index = call.Out("index", DType::kI32, {kChosen}, Tolerance::kBits);
+  args.weight = call.Out("weight", kF32, {kChosen}, Tolerance::kF32);
+  args.gate_temp = 1;
+  args.route_scale = 1.5f;
+  args.normalise = normalise;
+  return call.Finish<MoeGate>({kExperts, kChosen, kF32}, args);
+}
+
+// Expert of (row id, j): -1 in places.
+double ExpertOf(uint32_t id, int64_t j) {
+  if (id % 5 == 4) return -1;
+  if (id % 7 == 3 && j == 1) return -1;
+  return static_cast<double>((id * 5 + static_cast<uint32_t>(j) * 3) % (kExperts - 1));
+}
+
+Instance MoeLayoutCall(const Rows& rows) {
+  CallBuilder call(rows);
+  MoeLayout::Args args;
+  args.index = call.InBy(DType::kI32, {kChosen}, ExpertOf);
+  args.expert_offset = call.WholeOut("expert_offset", DType::kI32, {kExperts + 1});
+  args.assignment = call.WholeOut("assignment", DType::kI32, {rows.size() * kChosen});
+  args.source_row = call.WholeOut("source_row", DType::kI32, {rows.size() * kChosen});
+  args.place = call.Out("place", DType::kI32, {kChosen}, Tolerance::kBits);
+  return call.Finish<MoeLayout>({kExperts, kChosen, static_cast<int>(rows.size())}, args);
+}
+
+// Assignment i is row i, of expert 2 * (place in sorted order / 4): experts are consecutive and
+// every second one is empty. The expert depends on the id, so ids are grouped by it first.
+Instance ExpertLinearCall(const Rows& rows, WeightFormat format, bool with_source) {
+  CallBuilder call(rows);
+  constexpr int kN = 37;
+  constexpr int kK = 160;
+  const auto expert_of = [](uint32_t id) { return id / 16 * 2 % 8; };
+  std::vector<int64_t> order;
+  for (int64_t r = rows.size() - 1; r >= 0; --r) order.push_back(r);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return expert_of(rows.ids[static_cast<size_t>(a)]) <
+           expert_of(rows.ids[static_cast<size_t>(b)]);
+  });
+  ExpertLinear::Args args;
+  args.expert_offset = call.SharedBy(DType::kI32, {9}, [&](int64_t e) {
+    return static_cast<double>(std::count_if(rows.ids.begin(), rows.ids.end(), [&](uint32_t id) {
+      return static_cast<int64_t>(expert_of(id)) < e;
+    }));
+  });
+  // Without source rows the ids of a call must be sorted by expert already.
+  if (with_source) {
+    args.source_row = call.SharedBy(DType::kI32, {rows.size()}, [&](int64_t i) {
+      return static_cast<double>(order[static_cast<size_t>(i)]);
+    });
+  }
+  args.x = call.In(DType::kE4m3, {kK}, Draw::kE4m3);
+  args.x_scale = call.In(DType::kE8m0, {kK / 32}, Draw::kScale);
+  auto weights = std::make_shared<std::vector<Weight>>();
+  for (int e = 0; e < 8; ++e) {
+    const bool packed = format == WeightFormat::kE2m1Row32;
+    weights->push_back({call.Shared(packed ? DType::kE2m1x2 : DType::kE4m3,
+                                    {kN, packed ? kK / 2 : kK}, packed ? Draw::kE2m1 : Draw::kE4m3),
+                        call.Shared(DType::kE8m0, {packed ? kN : 2, kK / 32}, Draw::kScale)});
+  }
+  args.w = *weights;
+  args.y = call.Out("y", kBf16, {kN}, Tolerance::kProduct);
+  Instance instance = call.Finish<ExpertLinear>(
+      {8, kN, kK, format, 32, DType::kE4m3, kBf16, static_cast<int>(rows.size())}, args);
+  // The weights' vector lives as long as the call.
+  instance.run = [weights, run = instance.run](const KernelRegistry& registry,
+                                               std::string_view backend, DeviceStream stream) {
+    return run(registry, backend, stream);
+  };
+  return instance;
+}
+
+Instance SwiGluCall(const Rows& rows, bool routed, float limit) {
+  CallBuilder call(rows);
+  constexpr int kChannels = 301;
+  SwiGlu::Args args;
+  args.gate = call.In(kBf16, {kChannels}, Draw::kBell);
+  args.up = call.In(kBf16, {kChannels}, Draw::kBell);
+  if (routed) {
+    args.assignment = call.InBy(DType::kI32, {}, [](uint32_t id, int64_t) {
+      return id % 5 == 4 ? -1.0 : static_cast<double>(id * 7 % 30);
+    });
+    args.weight = call.Shared(kF32, {10, 3}, Draw::kAround1);
+  }
+  args.y = call.Out("y", kBf16, {kChannels}, Tolerance::kBf16);
+  if (routed) {
+    std::set<int64_t> skipped;
+    for (int64_t r = 0; r < rows.size(); ++r) {
+      if (rows.ids[static_cast<size_t>(r)] % 5 == 4) skipped.insert(r);
+    }
+    call.Skip(skipped);
+  }
+  args.limit = limit;
+  return call.Finish<SwiGlu>({kChannels, kBf16, kF32}, args);
+}
+
+Instance MoeCombineCall(const Rows& rows, bool with_shared) {
+  CallBuilder call(rows);
+  constexpr int kChannels = 523;
+  MoeCombine::Args args;
+  args.routed = call.Shared(kBf16, {41, kChannels}, Draw::kBell);
+  args.place = call.InBy(DType::kI32, {kChosen}, [](uint32_t id, int64_t j) {
+    return ExpertOf(id, j) < 0
+               ? -1.0
+               : static_cast<double>((id * 11 + 17 * static_cast<uint32_t>(j)) % 41);
+  });
+  if (with_shared) args.shared = call.In(kBf16, {kChannels}, Draw::kBell);
+  args.y = call.Out("y", kBf16, {kChannels}, Tolerance::kBf16);
+  return call.Finish<MoeCombine>({kChannels, kChosen, kBf16}, args);
+}
+
+}  // namespace
+
+void AddExpertCases(std::vector<Case>& cases) {
+  for (const bool on : {false, true}) {
+    cases.push_back({OpId::kMoeGate, on ? "normalised" : "raw",
+                     [on](const Rows& rows) { return MoeGateCall(rows, on); }, true, true});
+    cases.push_back({OpId::kSwiGlu, on ? "routed" : "plain",
+                     [on](const Rows& rows) { return SwiGluCall(rows, on, on ? 0.75f : 0); }});
+    cases.push_back({OpId::kMoeCombine, on ? "with shared" : "routed alone",
+                     [on](const Rows& rows) { return MoeCombineCall(rows, on); }});
+  }
+  cases.push_back({OpId::kMoeLayout, "with gaps", MoeLayoutCall, false});
+  for (const WeightFormat format : {WeightFormat::kE2m1Row32, WeightFormat::kE4m3Block}) {
+    const std::string name = "format " + std::to_string(static_cast<int>(format));
+    cases.push_back({OpId::kExpertLinear, name + " by source",
+                     [format](const Rows& rows) { return ExpertLinearCall(rows, format, true); },
+                     false});
+    cases.push_back({OpId::kExpertLinear, name,
+                     [format](const Rows& rows) { return ExpertLinearCall(rows, format, false); }});
+  }
+}
+
+}  // namespace skein::kernels

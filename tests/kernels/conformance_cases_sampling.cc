@@ -1,0 +1,62 @@
+// Calls of the sampler: every truncation, greedy rows, masked rows, rows with NaN, ties.
+#include <limits>
+
+#include "kernels/ops/sampling.h"
+#include "tests/kernels/conformance.h"
+
+namespace skein::kernels {
+namespace {
+
+// Parameters of a row by its id.
+SampleParams ParamsOf(uint32_t id) {
+  SampleParams params;
+  params.seed = 0x123456789abcdefull * (id + 1);
+  params.position = id * 17;
+  params.temperature = id % 4 == 0 ? 0.0f : id % 4 == 1 ? 1.0f : id % 4 == 2 ? 0.3f : 2.0f;
+  if (id % 3 == 1) params.top_k = static_cast<int32_t>(id % 9 * 12 + 1);
+  if (id % 5 >= 3) params.top_p = id % 2 == 0 ? 0.9f : 0.5f;
+  if (id % 7 >= 5) params.min_p = 0.05f;
+  params.num_top = static_cast<int32_t>(id % 4) * 2;
+  return params;
+}
+
+double Logit(uint32_t id, int64_t v) {
+  constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+  TestRandom random(63, id * 8192 + static_cast<uint32_t>(v));
+  if (id % 11 == 3) return kMinusInfinity;
+  if (id % 11 == 7) return v == 100 ? 1.5 : kMinusInfinity;
+  if (id % 13 == 6) return 2.0;
+  if (id % 13 == 9 && v == 40) return std::numeric_limits<double>::infinity();
+  if (random.Below(10) == 0) return kMinusInfinity;
+  return 3.0 * static_cast<double>(random.Bell());
+}
+
+Instance SampleCall(const Rows& rows, int vocab) {
+  CallBuilder call(rows);
+  SampleTokens::Args args;
+  args.logits = call.InBy(DType::kF32, {vocab}, Logit);
+  args.params = call.InBy(DType::kU8, {sizeof(SampleParams)}, [](uint32_t id, int64_t byte) {
+    const SampleParams params = ParamsOf(id);
+    return static_cast<double>(reinterpret_cast<const uint8_t*>(&params)[byte]);
+  });
+  args.record = call.WholeOut("record", DType::kU8,
+                              {rows.size(), static_cast<int64_t>(sizeof(SampleRecord))});
+  args.top_id = call.Out("top_id", DType::kI32, {5}, Tolerance::kBits);
+  args.top_logprob = call.Out("top_logprob", DType::kF32, {5}, Tolerance::kF32);
+  Instance instance =
+      call.Finish<SampleTokens>({vocab, 5, DType::kF32, static_cast<int>(rows.size())}, args);
+  instance.outputs[0].tolerance = Tolerance::kRecord;
+  instance.outputs[0].per_row = true;
+  return instance;
+}
+
+}  // namespace
+
+void AddSamplingCases(std::vector<Case>& cases) {
+  for (const int vocab : {101, 503, 1501}) {
+    cases.push_back({OpId::kSampleTokens, "vocabulary " + std::to_string(vocab),
+                     [vocab](const Rows& rows) { return SampleCall(rows, vocab); }});
+  }
+}
+
+}  // namespace skein::kernels

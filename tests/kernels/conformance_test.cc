@@ -1,0 +1,336 @@
+// Every variant of every operator of the registry against the reference, and the promises that all
+// of them make: a row's bits depend on the row alone, on neither instruction set nor threads;
+// nothing outside the outputs is written and everything inside is; NaN in one row stays there.
+#include "tests/kernels/conformance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/register.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/ops/sampling.h"
+#include "kernels/reference/register.h"
+
+namespace skein::kernels {
+namespace {
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases;
+  AddDenseCases(cases);
+  AddExpertCases(cases);
+  AddCacheCases(cases);
+  AddAttentionCases(cases);
+  AddSamplingCases(cases);
+  return cases;
+}
+
+// All backends of the build; `isa` picks the cpu's.
+const KernelRegistry& Registry(CpuIsa isa) {
+  const auto build = [](CpuIsa which) {
+    auto registry = std::make_unique<KernelRegistry>();
+    EXPECT_TRUE(RegisterReferenceKernels(*registry).ok());
+    EXPECT_TRUE(RegisterCpuKernels(*registry, which).ok());
+    return registry;
+  };
+  static const std::unique_ptr<KernelRegistry> automatic = build(CpuIsa::kAuto);
+  static const std::unique_ptr<KernelRegistry> scalar = build(CpuIsa::kScalar);
+  return isa == CpuIsa::kScalar ? *scalar : *automatic;
+}
+
+// Backends that are measured, in contrast to the one that measures.
+std::vector<std::string> Judged() {
+  std::vector<std::string> names = Registry(CpuIsa::kAuto).Backends();
+  std::erase(names, "reference");
+  return names;
+}
+
+Rows Ids(uint32_t first, uint32_t count, uint8_t fill = 0xA5) {
+  Rows rows;
+  for (uint32_t i = 0; i < count; ++i) rows.ids.push_back(first + i);
+  rows.fill = fill;
+  return rows;
+}
+
+Instance RunOn(const Case& test, const Rows& rows, std::string_view backend,
+               DeviceStream stream = {}, CpuIsa isa = CpuIsa::kAuto) {
+  Instance instance = test.make(rows);
+  const absl::Status supported = instance.supports(Registry(isa), backend);
+  EXPECT_TRUE(supported.ok()) << supported;
+  const absl::Status status = instance.run(Registry(isa), backend, stream);
+  EXPECT_TRUE(status.ok()) << status;
+  return instance;
+}
+
+// Largest |y - o| of a row over the largest |o| of it; infinities must agree and count as 0.
+double RowError(const std::vector<double>& expected, const std::vector<double>& actual,
+                size_t begin, size_t end) {
+  double largest = 1e-30;
+  double error = 0;
+  for (size_t i = begin; i < end; ++i) {
+    if (expected[i] == actual[i]) {
+      if (std::isfinite(expected[i])) largest = std::max(largest, std::fabs(expected[i]));
+      continue;
+    }
+    largest = std::max(largest, std::fabs(expected[i]));
+    const double difference = std::fabs(actual[i] - expected[i]);
+    error = std::isnan(difference) || std::isinf(difference) ? 1e30 : std::max(error, difference);
+  }
+  return error / largest;
+}
+
+double LargestRowError(const Output& expected, const Output& actual) {
+  const std::vector<double> o = expected.buffer->Values();
+  const std::vector<double> y = actual.buffer->Values();
+  const int64_t rows = expected.buffer->view().dim(0);
+  const size_t width = rows == 0 ? 0 : o.size() / static_cast<size_t>(rows);
+  double error = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    if (expected.skipped.count(r) != 0) continue;
+    const size_t begin = static_cast<size_t>(r) * width;
+    error = std::max(error, RowError(o, y, begin, begin + width));
+  }
+  return error;
+}
+
+// T2: 99.9 % equal, none off by more than two bf16 steps at the larger of |o| and 2^-6 of the row.
+void ExpectBf16(const Output& expected, const Output& actual) {
+  const std::vector<double> o = expected.buffer->Values();
+  const std::vector<double> y = actual.buffer->Values();
+  const int64_t rows = expected.buffer->view().dim(0);
+  const size_t width = rows == 0 ? 0 : o.size() / static_cast<size_t>(rows);
+  size_t different = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    if (expected.skipped.count(r) != 0) continue;
+    double largest = 0;
+    for (size_t i = 0; i < width; ++i) {
+      largest = std::max(largest, std::fabs(o[static_cast<size_t>(r) * width + i]));
+    }
+    for (size_t i = static_cast<size_t>(r) * width; i < static_cast<size_t>(r + 1) * width; ++i) {
+      if (o[i] == y[i]) continue;
+      ++different;
+      const double magnitude = std::max(std::fabs(o[i]), largest * 0x1p-6);
+      const double step = std::ldexp(1.0, std::ilogb(magnitude) - 7);
+      ASSERT_LE(std::fabs(o[i] - y[i]), 2 * step) << "row " << r << " element " << i;
+    }
+  }
+  EXPECT_LE(static_cast<double>(different), 0.001 * static_cast<double>(o.size()) + 1);
+}
+
+// T3: row error and similarity defect of products and attention.
+void ExpectProduct(const Output& expected, const Output& actual) {
+  EXPECT_LE(LargestRowError(expected, actual), 0x1p-7);
+  const std::vector<double> o = expected.buffer->Values();
+  const std::vector<double> y = actual.buffer->Values();
+  const int64_t rows = expected.buffer->view().dim(0);
+  const size_t width = rows == 0 ? 1 : o.size() / static_cast<size_t>(rows);
+  double both = 0;
+  double own = 0;
+  for (size_t i = 0; i < o.size(); ++i) {
+    if (expected.skipped.count(static_cast<int64_t>(i / width)) != 0) continue;
+    both += 2 * o[i] * y[i];
+    own += o[i] * o[i] + y[i] * y[i];
+  }
+  EXPECT_LE(own > 0 ? 1 - both / own : 0.0, 5e-6);
+}
+
+void ExpectRecords(Output& expected, Output& actual) {
+  const SampleRecord* o = expected.buffer->as<SampleRecord>();
+  const SampleRecord* y = actual.buffer->as<SampleRecord>();
+  for (int64_t r = 0; r < expected.buffer->view().dim(0); ++r) {
+    EXPECT_EQ(o[r].token, y[r].token) << r;
+    EXPECT_EQ(o[r].argmax, y[r].argmax) << r;
+    EXPECT_EQ(o[r].flags, y[r].flags) << r;
+    EXPECT_NEAR(o[r].logprob, y[r].logprob, 1e-6 + 1e-6 * std::fabs(o[r].logprob)) << r;
+    EXPECT_NEAR(o[r].argmax_logprob, y[r].argmax_logprob, 1e-6) << r;
+  }
+}
+
+void ExpectWithin(Output& expected, Output& actual, const Output& naive) {
+  SCOPED_TRACE("output " + expected.name);
+  switch (expected.tolerance) {
+    case Tolerance::kBits:
+      EXPECT_EQ(expected.buffer->bytes(), actual.buffer->bytes());
+      return;
+    case Tolerance::kF32: {
+      const double error = LargestRowError(expected, actual);
+      const double naive_error = LargestRowError(expected, naive);
+      EXPECT_LE(error, expected.steps * 0x1p-24);
+      EXPECT_LE(error, 4 * naive_error + 0x1p-23);
+      return;
+    }
+    case Tolerance::kBf16:
+      ExpectBf16(expected, actual);
+      return;
+    case Tolerance::kProduct:
+      ExpectProduct(expected, actual);
+      return;
+    case Tolerance::kRecord:
+      ExpectRecords(expected, actual);
+      return;
+  }
+}
+
+// Equal bytes of all outputs, except skipped rows.
+void ExpectSameBits(const Instance& one, const Instance& two) {
+  for (size_t i = 0; i < one.outputs.size(); ++i) {
+    const Output& output = one.outputs[i];
+    if (!output.per_row) {
+      EXPECT_EQ(output.buffer->bytes(), two.outputs[i].buffer->bytes()) << output.name;
+      continue;
+    }
+    for (int64_t r = 0; r < output.buffer->view().dim(0); ++r) {
+      if (output.skipped.count(r) != 0) continue;
+      EXPECT_EQ(output.buffer->RowBytes(r), two.outputs[i].buffer->RowBytes(r))
+          << output.name << " row " << r;
+    }
+  }
+}
+
+class Conformance : public ::testing::TestWithParam<size_t> {
+ protected:
+  const Case& test() const { return cases_[GetParam()]; }
+  void SetUp() override { SCOPED_TRACE(std::string(OpName(test().op)) + ", " + test().name); }
+  const std::vector<Case> cases_ = AllCases();
+};
+
+TEST_P(Conformance, MatchesTheReference) {
+  for (const std::string& backend : Judged()) {
+    SCOPED_TRACE(backend + " " + std::string(OpName(test().op)) + ", " + test().name);
+    for (const auto& [first, count] : {std::pair{0u, 1u}, std::pair{3u, 7u}, std::pair{0u, 64u}}) {
+      Instance expected = RunOn(test(), Ids(first, count), "reference");
+      const Instance naive = RunOn(test(), Ids(first, count), "reference-float");
+      Instance actual = RunOn(test(), Ids(first, count), backend);
+      for (size_t i = 0; i < expected.outputs.size(); ++i) {
+        ExpectWithin(expected.outputs[i], actual.outputs[i], naive.outputs[i]);
+      }
+    }
+  }
+}
+
+TEST_P(Conformance, WritesItsOutputsAndNothingElse) {
+  for (const std::string& backend : Registry(CpuIsa::kAuto).Backends()) {
+    SCOPED_TRACE(backend + " " + std::string(OpName(test().op)) + ", " + test().name);
+    const Instance one = RunOn(test(), Ids(0, 17, 0xA5), backend);
+    const Instance two = RunOn(test(), Ids(0, 17, 0xFF), backend);
+    const Instance untouched = test().make(Ids(0, 17, 0xA5));
+    for (size_t i = 0; i < one.inputs.size(); ++i) {
+      EXPECT_EQ(one.inputs[i]->bytes(), untouched.inputs[i]->bytes()) << "input " << i;
+    }
+    for (size_t i = 0; i < one.outputs.size(); ++i) {
+      const Output& output = one.outputs[i];
+      EXPECT_TRUE(output.buffer->GuardsIntact()) << output.name;
+      EXPECT_TRUE(two.outputs[i].buffer->GuardsIntact()) << output.name;
+      for (const int64_t row : output.skipped) {
+        EXPECT_EQ(output.buffer->RowBytes(row), untouched.outputs[i].buffer->RowBytes(row))
+            << output.name << " skipped row " << row;
+      }
+      // Pools are written in part: what the call leaves alone keeps its fill.
+      const bool pool = !output.per_row && output.buffer->view().dtype == DType::kU8;
+      if (pool) continue;
+      if (!output.per_row) {
+        EXPECT_EQ(output.buffer->Values(), two.outputs[i].buffer->Values()) << output.name;
+      }
+    }
+    if (!one.outputs.empty() && one.outputs[0].per_row) ExpectSameBits(one, two);
+  }
+}
+
+TEST_P(Conformance, ARowIsItsOwnWhateverTheBatch) {
+  if (!test().rows_independent) GTEST_SKIP() << "outputs are not per row: listed in its case";
+  for (const std::string& backend : Registry(CpuIsa::kAuto).Backends()) {
+    SCOPED_TRACE(backend + " " + std::string(OpName(test().op)) + ", " + test().name);
+    const Instance all = RunOn(test(), Ids(0, 64), backend);
+    for (const auto& [first, count] : {std::pair{0u, 1u}, std::pair{37u, 1u}, std::pair{63u, 1u},
+                                       std::pair{30u, 7u}, std::pair{2u, 33u}}) {
+      const Instance some = RunOn(test(), Ids(first, count), backend);
+      for (size_t i = 0; i < all.outputs.size(); ++i) {
+        for (uint32_t r = 0; r < count; ++r) {
+          if (some.outputs[i].skipped.count(r) != 0) continue;
+          ASSERT_EQ(some.outputs[i].buffer->RowBytes(r), all.outputs[i].buffer->RowBytes(first + r))
+              << all.outputs[i].name << " row " << r << " of " << count << " from " << first;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Conformance, NanOfNeighboursDoesNotLeak) {
+  if (!test().rows_independent || test().nan_is_error) {
+    GTEST_SKIP() << "a NaN ends this call, or outputs are not per row";
+  }
+  for (const std::string& backend : Registry(CpuIsa::kAuto).Backends()) {
+    SCOPED_TRACE(backend + " " + std::string(OpName(test().op)) + ", " + test().name);
+    const Instance clean = RunOn(test(), Ids(0, 21), backend);
+    Rows rows = Ids(0, 21);
+    for (uint32_t id = 0; id < 21; id += 2) rows.poisoned.insert(id);
+    const Instance poisoned = RunOn(test(), rows, backend);
+    for (size_t i = 0; i < clean.outputs.size(); ++i) {
+      for (int64_t r = 1; r < 21; r += 2) {
+        if (clean.outputs[i].skipped.count(r) != 0) continue;
+        EXPECT_EQ(clean.outputs[i].buffer->RowBytes(r), poisoned.outputs[i].buffer->RowBytes(r))
+            << clean.outputs[i].name << " row " << r;
+      }
+    }
+  }
+}
+
+TEST_P(Conformance, EmptyInputWritesNothing) {
+  for (const std::string& backend : Registry(CpuIsa::kAuto).Backends()) {
+    SCOPED_TRACE(backend + " " + std::string(OpName(test().op)) + ", " + test().name);
+    const Instance empty = RunOn(test(), Ids(0, 0), backend);
+    for (const Output& output : empty.outputs) {
+      if (output.per_row) {
+        EXPECT_EQ(output.buffer->view().size(), 0);
+        EXPECT_TRUE(output.buffer->GuardsIntact());
+      }
+    }
+  }
+}
+
+TEST_P(Conformance, BitsDependOnNeitherThreadsNorInstructionSet) {
+  cpu::ThreadPool two(2), three(3);
+  const Instance one = RunOn(test(), Ids(0, 64), "cpu");
+  ExpectSameBits(one, RunOn(test(), Ids(0, 64), "cpu", {&two}));
+  ExpectSameBits(one, RunOn(test(), Ids(0, 64), "cpu", {&three}));
+  ExpectSameBits(one, RunOn(test(), Ids(0, 64), "cpu", {}, CpuIsa::kScalar));
+  ExpectSameBits(RunOn(test(), Ids(5, 3), "cpu"), RunOn(test(), Ids(5, 3), "cpu", {&three}));
+}
+
+std::string CaseName(const ::testing::TestParamInfo<size_t>& info) {
+  const Case test = AllCases()[info.param];
+  std::string name = std::string(OpName(test.op)) + "_" + test.name;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
+  return name + "_" + std::to_string(info.param);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Conformance, ::testing::Range(size_t{0}, AllCases().size()),
+                         CaseName);
+
+TEST(ConformanceCoverage, EveryRegisteredOperatorHasACase) {
+  const std::vector<Case> cases = AllCases();
+  for (const std::string& backend : Registry(CpuIsa::kAuto).Backends()) {
+    for (const OpId op : Registry(CpuIsa::kAuto).Operators(backend)) {
+      EXPECT_TRUE(
+          std::any_of(cases.begin(), cases.end(), [op](const Case& test) { return test.op == op; }))
+          << backend << " " << OpName(op) << " has no conformance case";
+    }
+    EXPECT_EQ(Registry(CpuIsa::kAuto).Operators(backend).size(), static_cast<size_t>(kNumOps))
+        << backend << " lacks an operator";
+  }
+}
+
+TEST(CpuRegistration, TakesEachInstructionSetOnceAndRefusesASecondTime) {
+  KernelRegistry registry;
+  ASSERT_TRUE(RegisterCpuKernels(registry, CpuIsa::kScalar).ok());
+  EXPECT_EQ(RegisterCpuKernels(registry, CpuIsa::kScalar).code(), absl::StatusCode::kAlreadyExists);
+  KernelRegistry other;
+  const absl::Status status = RegisterCpuKernels(other, CpuIsa::kAvx2);
+  EXPECT_EQ(status.ok(), CpuHasAvx2()) << status;
+}
+
+}  // namespace
+}  // namespace skein::kernels

@@ -1,0 +1,198 @@
+// JSON of answers.
+// Thread: any.
+// Must never: leave out a field that the OpenAI schema requires.
+#include "coordinator/api/answer_format.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "protocol/json/json_writer.h"
+
+namespace skein::coordinator {
+namespace {
+
+using protocol::JsonWriter;
+
+constexpr float kLogprobMin = -9999.0F;  // stands for minus infinity, which JSON cannot say
+
+double ShownLogprob(float logprob) {
+  return std::isfinite(logprob) && logprob > kLogprobMin ? static_cast<double>(logprob)
+                                                         : static_cast<double>(kLogprobMin);
+}
+
+void WriteToken(const Tokenizer& tokenizer, int32_t id, float logprob, JsonWriter* writer) {
+  const std::string_view bytes = tokenizer.TokenBytes(id);
+  writer->Key("token");
+  writer->String(bytes);
+  writer->Key("logprob");
+  writer->Double(ShownLogprob(logprob));
+  writer->Key("bytes");
+  writer->BeginArray();
+  for (char byte : bytes) writer->Int(static_cast<uint8_t>(byte));
+  writer->EndArray();
+}
+
+void AppendItem(std::string_view item, std::string* list) {
+  if (!list->empty()) list->push_back(',');
+  list->append(item);
+}
+
+std::string FormatLogprob(float logprob) {
+  return protocol::FormatJsonDouble(ShownLogprob(logprob));
+}
+
+void WriteChoice(const AnswerIdentity& identity, const WholeAnswer& answer, JsonWriter* writer) {
+  writer->BeginObject();
+  writer->Key("index");
+  writer->Int(0);
+  if (identity.form == RequestForm::kChat) {
+    writer->Key("message");
+    writer->BeginObject();
+    writer->Key("role");
+    writer->String("assistant");
+    writer->Key("content");
+    writer->String(answer.text.content);
+    if (answer.has_reasoning) {
+      writer->Key("reasoning_content");
+      writer->String(answer.text.reasoning);
+    }
+    writer->Key("refusal");
+    writer->Null();
+    writer->EndObject();
+  } else {
+    writer->Key("text");
+    writer->String(answer.text.content);
+  }
+  writer->Key("logprobs");
+  writer->Raw(answer.logprobs);
+  writer->Key("finish_reason");
+  writer->String(answer.end.finish_reason);
+  writer->Key("stop_reason");
+  writer->Raw(answer.end.stop_reason);
+  writer->EndObject();
+}
+
+}  // namespace
+
+std::string UsageJson(const Usage& usage) {
+  std::string out;
+  JsonWriter writer(&out);
+  const auto number = [&](std::string_view name, int64_t value) {
+    writer.Key(name);
+    writer.Int(value);
+  };
+  writer.BeginObject();
+  number("prompt_tokens", usage.prompt_tokens);
+  number("completion_tokens", usage.completion_tokens);
+  number("total_tokens", usage.prompt_tokens + usage.completion_tokens);
+  writer.Key("prompt_tokens_details");
+  writer.BeginObject();
+  number("cached_tokens", usage.cached_tokens);
+  writer.EndObject();
+  writer.Key("completion_tokens_details");
+  writer.BeginObject();
+  number("reasoning_tokens", usage.reasoning_tokens);
+  number("accepted_prediction_tokens", 0);
+  number("rejected_prediction_tokens", 0);
+  writer.EndObject();
+  number("prompt_cache_hit_tokens", usage.cached_tokens);
+  number("prompt_cache_miss_tokens", usage.prompt_tokens - usage.cached_tokens);
+  writer.Key("skein");
+  writer.BeginObject();
+  number("steps", static_cast<int64_t>(usage.num_steps));
+  number("draft_tokens", static_cast<int64_t>(usage.num_draft_tokens));
+  number("accepted_draft_tokens", static_cast<int64_t>(usage.num_accepted_draft_tokens));
+  writer.EndObject();
+  writer.EndObject();
+  return out;
+}
+
+void LogprobList::Append(const DeltaToken& token) {
+  ++count_;
+  if (form_ == RequestForm::kChat) {
+    AppendChat(token);
+  } else {
+    AppendCompletion(token);
+  }
+}
+
+void LogprobList::AppendChat(const DeltaToken& token) {
+  std::string entry;
+  JsonWriter writer(&entry);
+  writer.BeginObject();
+  WriteToken(tokenizer_, token.id, token.logprob, &writer);
+  writer.Key("top_logprobs");
+  writer.BeginArray();
+  const size_t count = std::min(token.top.size(), static_cast<size_t>(num_top_));
+  for (size_t i = 0; i < count; ++i) {
+    writer.BeginObject();
+    WriteToken(tokenizer_, token.top[i].token, token.top[i].logprob, &writer);
+    writer.EndObject();
+  }
+  writer.EndArray();
+  writer.EndObject();
+  AppendItem(entry, &content_);
+}
+
+void LogprobList::AppendCompletion(const DeltaToken& token) {
+  const std::string_view bytes = tokenizer_.TokenBytes(token.id);
+  std::string text;
+  protocol::AppendJsonString(bytes, &text);
+  AppendItem(text, &tokens_);
+  AppendItem(FormatLogprob(token.logprob), &token_logprobs_);
+  // Two tokens may have the same text once broken bytes are replaced: a key occurs once.
+  std::vector<std::string> keys = {text};
+  std::string entries = text + ":" + FormatLogprob(token.logprob);
+  const size_t count = std::min(token.top.size(), static_cast<size_t>(num_top_));
+  for (size_t i = 0; i < count; ++i) {
+    std::string key;
+    protocol::AppendJsonString(tokenizer_.TokenBytes(token.top[i].token), &key);
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+    AppendItem(key + ":" + FormatLogprob(token.top[i].logprob), &entries);
+    keys.push_back(std::move(key));
+  }
+  AppendItem("{" + entries + "}", &top_logprobs_);
+  AppendItem(std::to_string(text_offset_), &text_offsets_);
+  text_offset_ += std::count_if(bytes.begin(), bytes.end(), [](char byte) {
+    return (static_cast<uint8_t>(byte) & 0xC0) != 0x80;
+  });
+}
+
+std::string LogprobList::Take() {
+  count_ = 0;
+  if (form_ == RequestForm::kChat) {
+    return "{\"content\":[" + std::exchange(content_, {}) + "],\"refusal\":null}";
+  }
+  return "{\"tokens\":[" + std::exchange(tokens_, {}) + "],\"token_logprobs\":[" +
+         std::exchange(token_logprobs_, {}) + "],\"top_logprobs\":[" +
+         std::exchange(top_logprobs_, {}) + "],\"text_offset\":[" +
+         std::exchange(text_offsets_, {}) + "]}";
+}
+
+std::string AnswerJson(const AnswerIdentity& identity, const WholeAnswer& answer) {
+  std::string out;
+  JsonWriter writer(&out);
+  writer.BeginObject();
+  writer.Key("id");
+  writer.String(identity.id);
+  writer.Key("object");
+  writer.String(identity.form == RequestForm::kChat ? "chat.completion" : "text_completion");
+  writer.Key("created");
+  writer.Int(identity.created);
+  writer.Key("model");
+  writer.String(identity.model);
+  writer.Key("system_fingerprint");
+  writer.String(identity.fingerprint);
+  writer.Key("choices");
+  writer.BeginArray();
+  WriteChoice(identity, answer, &writer);
+  writer.EndArray();
+  writer.Key("usage");
+  writer.Raw(UsageJson(answer.usage));
+  writer.EndObject();
+  return out;
+}
+
+}  // namespace skein::coordinator

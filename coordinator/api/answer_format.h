@@ -1,0 +1,85 @@
+// JSON of answers: usage, logprobs, whole chat and text completions.
+// Owns: nothing; functions of plain values.
+// Thread: any.
+// Must never: leave out a field that the OpenAI schema requires.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "coordinator/api/generation_params.h"
+#include "coordinator/front_door.h"
+#include "coordinator/text/output_parser.h"
+#include "coordinator/text/tokenizer.h"
+
+namespace skein::coordinator {
+
+// What every object of one answer repeats.
+struct AnswerIdentity {
+  RequestForm form = RequestForm::kChat;
+  std::string id;
+  std::string model;
+  std::string fingerprint;
+  int64_t created = 0;  // Unix seconds
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t reasoning_tokens = 0;
+  uint64_t num_steps = 0;
+  uint64_t num_draft_tokens = 0;
+  uint64_t num_accepted_draft_tokens = 0;
+};
+
+// The usage object.
+std::string UsageJson(const Usage& usage);
+
+// How a choice ended: "stop" or "length", and the detail as JSON text ("null", a string, an id).
+struct ChoiceEnd {
+  std::string finish_reason;
+  std::string stop_reason = "null";
+};
+
+// Logprobs of the tokens of one chunk or answer, as the request form wants them.
+class LogprobList {
+ public:
+  // `tokenizer` outlives the list. `num_top` alternatives are shown per token.
+  LogprobList(const Tokenizer& tokenizer, RequestForm form, int32_t num_top)
+      : tokenizer_(tokenizer), form_(form), num_top_(num_top) {}
+
+  void Append(const DeltaToken& token);
+  bool empty() const { return count_ == 0; }
+  // Bytes of JSON that wait to be taken.
+  size_t waiting_bytes() const {
+    return content_.size() + tokens_.size() + token_logprobs_.size() + top_logprobs_.size();
+  }
+  // The logprobs object of everything appended since the last call.
+  std::string Take();
+
+ private:
+  void AppendChat(const DeltaToken& token);
+  void AppendCompletion(const DeltaToken& token);
+
+  const Tokenizer& tokenizer_;
+  const RequestForm form_;
+  const int32_t num_top_;
+  size_t count_ = 0;
+  std::string content_;  // chat: entries joined by commas
+  std::string tokens_, token_logprobs_, top_logprobs_, text_offsets_;
+  int64_t text_offset_ = 0;  // in code points, over the whole choice
+};
+
+// A whole answer. `logprobs` is JSON text or "null". `has_reasoning` says whether thinking was on.
+struct WholeAnswer {
+  OutputText text;
+  bool has_reasoning = false;
+  std::string logprobs = "null";
+  ChoiceEnd end;
+  Usage usage;
+};
+std::string AnswerJson(const AnswerIdentity& identity, const WholeAnswer& answer);
+
+}  // namespace skein::coordinator

@@ -1,0 +1,582 @@
+// Routes.
+// Thread: the listener's.
+// Must never: block, or start device work for a request that is refused.
+#include "coordinator/api/api_server.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "coordinator/api/api_error.h"
+#include "coordinator/api/chat_request.h"
+#include "coordinator/api/completion_request.h"
+#include "coordinator/api/generation.h"
+#include "coordinator/api/request_ids.h"
+#include "protocol/base/log.h"
+#include "protocol/base/strings.h"
+#include "protocol/http/http_server.h"
+#include "protocol/json/json_writer.h"
+
+namespace skein::coordinator {
+namespace {
+
+using protocol::Concat;
+using protocol::HttpRequest;
+using protocol::HttpResponse;
+using protocol::JsonValue;
+using protocol::JsonWriter;
+using Clock = std::chrono::steady_clock;
+using Exchange = std::shared_ptr<protocol::HttpExchange>;
+
+constexpr size_t kLoggedFieldsMax = 256;
+constexpr double kTimeoutSecondsMax = 86'400;
+constexpr std::string_view kModelsPrefix = "/v1/models/";
+
+// True for "application/json", with or without parameters; no header counts as JSON.
+bool IsJsonType(std::string_view content_type) {
+  std::string_view type = content_type.substr(0, content_type.find(';'));
+  while (!type.empty() && type.back() == ' ') type.remove_suffix(1);
+  return type.empty() || protocol::HeaderNameEquals(type, "application/json");
+}
+
+// Decodes %XX; a broken escape stays as it is.
+std::string PercentDecoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned value = 0;
+    const char* digits = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(digits, digits + 2, value, 16).ptr == digits + 2) {
+      out.push_back(static_cast<char>(value));
+      i += 2;
+    } else {
+      out.push_back(text[i]);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+class ApiServer::Impl {
+ public:
+  Impl(Options options, const Tokenizer& tokenizer, const ChatTemplate& chat, FrontDoor& front_door)
+      : options_(std::move(options)),
+        tokenizer_(tokenizer),
+        chat_(chat),
+        front_door_(front_door),
+        ids_(options_.id_seed),
+        created_(options_.unix_time()) {}
+
+  absl::Status Listen();
+  protocol::HttpServer& http() { return *http_; }
+  void StartDraining() { is_draining_ = true; }
+
+ private:
+  // One request on its way through the routes.
+  struct Call {
+    HttpRequest request;
+    Exchange exchange;
+    std::string_view route = "other";
+    uint64_t number = 0;
+    protocol::HttpHeaders headers;  // x-request-id
+    Clock::time_point arrival;
+  };
+  using Handler = void (Impl::*)(Call&);
+  struct Route {
+    std::string_view path;
+    std::string_view method;
+    Handler handler;
+  };
+  static const std::array<Route, 11> kRoutes;
+
+  void OnRequest(HttpRequest request, Exchange exchange);
+  void Dispatch(Call& call);
+  void Send(Call& call, HttpResponse response);
+  void SendJson(Call& call, std::string body);
+  void SendError(Call& call, const ApiError& error);
+  void Emit(const ApiEvent& event) const {
+    if (options_.on_event) options_.on_event(event);
+  }
+  int RetryAfterSeconds();
+
+  void HandleChat(Call& call);
+  void HandleCompletion(Call& call);
+  void HandleTokenize(Call& call);
+  void HandleDetokenize(Call& call);
+  void HandleModels(Call& call);
+  void HandleModel(Call& call);
+  void HandleMetrics(Call& call);
+  void HandleVersion(Call& call);
+  void HandleReady(Call& call) { HandleHealth(call, HealthProbe::kReady); }
+  void HandleLive(Call& call) { HandleHealth(call, HealthProbe::kLive); }
+  void HandleStartup(Call& call) { HandleHealth(call, HealthProbe::kStartup); }
+  void HandleHealth(Call& call, HealthProbe probe);
+
+  // What a generation starts from, whatever the request form was.
+  struct Prompt {
+    RequestForm form = RequestForm::kChat;
+    std::vector<int32_t> ids;
+    bool starts_in_reasoning = false;
+  };
+  std::optional<ApiError> CheckBeforeEncoding(const Call& call, const GenerationParams& params,
+                                              size_t text_bytes) const;
+  std::optional<ApiError> Submit(Call& call, GenerationParams params, Prompt prompt);
+  std::optional<ApiError> FitLengths(const Prompt& prompt, GenerationParams* params) const;
+  ApiOr<std::optional<Clock::time_point>> Deadline(const Call& call) const;
+  ApiOr<std::vector<int32_t>> EncodeRaw(const RawPrompt& prompt) const;
+  std::optional<ApiError> CheckTextSize(size_t text_bytes) const;
+  ApiOr<JsonValue> ParseBody(const Call& call) const;
+  bool IsServed(std::string_view name) const;
+  std::string ModelJson(std::string_view name) const;
+  void CountUnknown(const std::vector<std::string>& names);
+  void OnGenerationEnd(std::string_view route, const GenerationEnd& end, bool streamed);
+
+  const Options options_;
+  const Tokenizer& tokenizer_;
+  const ChatTemplate& chat_;
+  FrontDoor& front_door_;
+  const RequestIds ids_;
+  const int64_t created_;
+  std::unique_ptr<protocol::HttpServer> http_;
+  uint64_t num_calls_ = 0;
+  bool is_draining_ = false;
+  std::set<std::string> logged_fields_;
+};
+
+const std::array<ApiServer::Impl::Route, 11> ApiServer::Impl::kRoutes = {{
+    {"/v1/chat/completions", "POST", &Impl::HandleChat},
+    {"/v1/completions", "POST", &Impl::HandleCompletion},
+    {"/tokenize", "POST", &Impl::HandleTokenize},
+    {"/detokenize", "POST", &Impl::HandleDetokenize},
+    {"/v1/models", "GET", &Impl::HandleModels},
+    {"/metrics", "GET", &Impl::HandleMetrics},
+    {"/version", "GET", &Impl::HandleVersion},
+    {"/health", "GET", &Impl::HandleReady},
+    {"/health/ready", "GET", &Impl::HandleReady},
+    {"/health/live", "GET", &Impl::HandleLive},
+    {"/health/startup", "GET", &Impl::HandleStartup},
+}};
+
+absl::Status ApiServer::Impl::Listen() {
+  protocol::HttpServer::Options http;
+  http.host = options_.host;
+  http.port = options_.port;
+  http.limits = options_.http_limits;
+  http.on_request = [this](HttpRequest request, Exchange exchange) {
+    OnRequest(std::move(request), std::move(exchange));
+  };
+  http.on_refusal = [this](const protocol::HttpRefusal& refusal) {
+    return ErrorResponse(FromRefusal(refusal), RetryAfterSeconds());
+  };
+  http.on_event = [this](const protocol::HttpEvent& event) {
+    const auto kind = event.kind == "malformed" ? ApiEvent::Kind::kMalformed
+                      : event.kind == "timeout" ? ApiEvent::Kind::kTimeout
+                                                : ApiEvent::Kind::kLimit;
+    Emit({kind, {}, {}, event.name, 0});
+  };
+  absl::StatusOr<std::unique_ptr<protocol::HttpServer>> server =
+      protocol::HttpServer::Create(std::move(http));
+  if (!server.ok()) return server.status();
+  http_ = *std::move(server);
+  return absl::OkStatus();
+}
+
+void ApiServer::Impl::OnRequest(HttpRequest request, Exchange exchange) {
+  Call call;
+  call.request = std::move(request);
+  call.exchange = std::move(exchange);
+  call.number = ++num_calls_;
+  call.arrival = Clock::now();
+  call.headers.emplace_back("x-request-id",
+                            ids_.HeaderId(call.request.Header("x-request-id"), call.number));
+  Dispatch(call);
+}
+
+void ApiServer::Impl::Dispatch(Call& call) {
+  std::string allowed;
+  for (const Route& route : kRoutes) {
+    if (route.path != call.request.path) continue;
+    call.route = route.path;
+    if (route.method != call.request.method) {
+      allowed = route.method;
+      continue;
+    }
+    const std::string_view encoding = call.request.Header("content-encoding");
+    const std::string_view type = call.request.Header("content-type");
+    if (route.method == "POST" && (!IsJsonType(type) || !encoding.empty())) {
+      return SendError(call, UnsupportedMediaType(encoding.empty() ? type : encoding));
+    }
+    return (this->*route.handler)(call);
+  }
+  if (call.request.path.starts_with(kModelsPrefix)) {
+    call.route = "/v1/models/{id}";
+    if (call.request.method == "GET") return HandleModel(call);
+    allowed = "GET";
+  }
+  if (!allowed.empty()) {
+    return SendError(call, MethodNotAllowed(call.request.method, std::move(allowed)));
+  }
+  SendError(call, RouteNotFound(call.request.path));
+}
+
+void ApiServer::Impl::Send(Call& call, HttpResponse response) {
+  const std::string_view method = call.request.method;
+  Emit({ApiEvent::Kind::kResponse,
+        call.route,
+        method == "GET" || method == "POST" ? method : std::string_view("other"),
+        {},
+        response.status});
+  response.headers.insert(response.headers.end(), call.headers.begin(), call.headers.end());
+  call.exchange->Respond(std::move(response));
+}
+
+void ApiServer::Impl::SendJson(Call& call, std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  Send(call, std::move(response));
+}
+
+void ApiServer::Impl::SendError(Call& call, const ApiError& error) {
+  if (error.status == 400) Emit({ApiEvent::Kind::kBadRequest, call.route, {}, error.code, 400});
+  Send(call, ErrorResponse(error, RetryAfterSeconds()));
+}
+
+// The predicted wait, spread by a fifth so that clients do not come back together.
+int ApiServer::Impl::RetryAfterSeconds() {
+  const double wait = options_.predicted_wait_s ? options_.predicted_wait_s() : 1.0;
+  return static_cast<int>(
+      std::lround(std::clamp(wait * (0.8 + 0.4 * ids_.Spread(num_calls_)), 1.0, 60.0)));
+}
+
+bool ApiServer::Impl::IsServed(std::string_view name) const {
+  const auto& names = options_.served_names;
+  return name.empty() || std::find(names.begin(), names.end(), name) != names.end();
+}
+
+ApiOr<JsonValue> ApiServer::Impl::ParseBody(const Call& call) const {
+  absl::StatusOr<JsonValue> body = protocol::ParseJson(call.request.body);
+  if (!body.ok()) return InvalidJson(std::string(protocol::StatusText(body.status())));
+  if (!body->IsObject()) return InvalidJson("the body must be a JSON object");
+  return *std::move(body);
+}
+
+void ApiServer::Impl::CountUnknown(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    Emit({ApiEvent::Kind::kUnknownField, {}, {}, name, 0});
+    if (logged_fields_.size() >= kLoggedFieldsMax || !logged_fields_.insert(name).second) continue;
+    SKEIN_LOG(kInfo, "unknown request field is ignored").Field("field", name.substr(0, 64));
+  }
+}
+
+ApiOr<std::optional<Clock::time_point>> ApiServer::Impl::Deadline(const Call& call) const {
+  const std::string_view text = call.request.Header("x-request-timeout");
+  if (text.empty()) return std::optional<Clock::time_point>();
+  double seconds = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (result.ec != std::errc() || result.ptr != text.data() + text.size() || !(seconds > 0) ||
+      seconds > kTimeoutSecondsMax) {
+    return InvalidValue("x-request-timeout",
+                        "the header x-request-timeout must be a number of seconds above 0 to "
+                        "86400");
+  }
+  return std::optional<Clock::time_point>(
+      call.arrival +
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+}
+
+// A text of n bytes has at least n / longest token tokens: one that cannot fit is refused before
+// it is tokenised.
+std::optional<ApiError> ApiServer::Impl::CheckTextSize(size_t text_bytes) const {
+  const int64_t least = static_cast<int64_t>(text_bytes / tokenizer_.longest_token_bytes());
+  if (least < options_.request_limits.max_model_len) return std::nullopt;
+  return ContextLengthExceeded(least, 1, options_.request_limits.max_model_len);
+}
+
+std::optional<ApiError> ApiServer::Impl::CheckBeforeEncoding(const Call& call,
+                                                             const GenerationParams& params,
+                                                             size_t text_bytes) const {
+  if (!IsServed(params.model)) return ModelNotFound(params.model);
+  if (params.stream && call.request.minor_version == 0) {
+    return InvalidValue("stream", "stream needs HTTP/1.1; HTTP/1.0 has no chunked bodies");
+  }
+  if (is_draining_) return Draining();
+  return CheckTextSize(text_bytes);
+}
+
+std::optional<ApiError> ApiServer::Impl::FitLengths(const Prompt& prompt,
+                                                    GenerationParams* params) const {
+  const int64_t context = options_.request_limits.max_model_len;
+  const int64_t size = static_cast<int64_t>(prompt.ids.size());
+  const int64_t wanted = params->max_tokens.value_or(1);
+  if (size + wanted > context) return ContextLengthExceeded(size, wanted, context);
+  params->stop.max_tokens = params->max_tokens.value_or(static_cast<int32_t>(context - size));
+  if (params->stop.min_tokens > params->stop.max_tokens) {
+    return InvalidValue("min_tokens",
+                        Concat("min_tokens is ", params->stop.min_tokens, "; at most ",
+                               params->stop.max_tokens, " tokens fit behind the prompt"));
+  }
+  if (!params->stop.ignore_eos) params->stop.stop_token_ids.push_back(chat_.eos_id());
+  return std::nullopt;
+}
+
+std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams params,
+                                                Prompt prompt) {
+  if (auto error = FitLengths(prompt, &params)) return error;
+  auto deadline = Deadline(call);
+  if (const auto* error = std::get_if<ApiError>(&deadline)) return *error;
+  if (!params.sampling.has_seed) params.sampling.seed = ids_.SamplingSeed(call.number);
+  Generation::Setup setup;
+  setup.identity.form = prompt.form;
+  setup.identity.id = ids_.AnswerId(prompt.form, call.number);
+  setup.identity.model = params.model.empty() ? options_.served_names.front() : params.model;
+  setup.identity.fingerprint = options_.fingerprint;
+  setup.identity.created = options_.unix_time();
+  setup.params = params;
+  setup.request = protocol::RequestId(call.number);
+  setup.prompt_tokens = static_cast<int64_t>(prompt.ids.size());
+  setup.starts_in_reasoning = prompt.starts_in_reasoning;
+  setup.end_think_id = chat_.end_think_id();
+  setup.eos_id = chat_.eos_id();
+  setup.headers = call.headers;
+  setup.egress_bytes_max = options_.http_limits.egress_bytes_max;
+  setup.retry_after_s = [this] { return RetryAfterSeconds(); };
+  setup.on_end = [this, route = call.route, streamed = params.stream](const GenerationEnd& end) {
+    OnGenerationEnd(route, end, streamed);
+  };
+  const auto generation =
+      std::make_shared<Generation>(std::move(setup), tokenizer_, front_door_, call.exchange);
+  SubmitRequest request;
+  request.id = protocol::RequestId(call.number);
+  request.prompt_ids = std::move(prompt.ids);
+  request.sampling = params.sampling;
+  request.stop = std::move(params.stop);
+  request.priority = params.priority;
+  request.arrival = call.arrival;
+  request.deadline = std::get<std::optional<Clock::time_point>>(deadline);
+  request.sink = generation;
+  const absl::Status accepted = front_door_.TrySubmit(std::move(request));
+  if (!accepted.ok()) return FromStatus(accepted);
+  generation->Watch();
+  if (params.stream) Emit({ApiEvent::Kind::kStreamOpened, call.route, "POST", {}, 0});
+  generation->Start();
+  return std::nullopt;
+}
+
+void ApiServer::Impl::OnGenerationEnd(std::string_view route, const GenerationEnd& end,
+                                      bool streamed) {
+  Emit({ApiEvent::Kind::kGeneration, route, "POST", end.reason, end.status});
+  if (streamed) Emit({ApiEvent::Kind::kStreamClosed, route, "POST", {}, 0});
+  Emit({ApiEvent::Kind::kResponse, route, "POST", {}, end.status});
+  if (end.status == 499) SKEIN_LOG(kInfo, "client closed the request").Field("route", route);
+}
+
+void ApiServer::Impl::HandleChat(Call& call) {
+  auto body = ParseBody(call);
+  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
+  auto parsed = ParseChatRequest(std::get<JsonValue>(body), options_.request_limits);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
+  ChatRequest& request = std::get<ChatRequest>(parsed);
+  CountUnknown(request.unknown_fields);
+  size_t text_bytes = 0;
+  for (const ChatMessage& message : request.conversation.messages) {
+    text_bytes += message.content.size();
+  }
+  if (const auto error = CheckBeforeEncoding(call, request.params, text_bytes)) {
+    return SendError(call, *error);
+  }
+  absl::StatusOr<ChatPrompt> prompt = chat_.Render(request.conversation);
+  if (!prompt.ok()) {
+    ApiError error = FromStatus(prompt.status());
+    error.param = "messages";
+    return SendError(call, error);
+  }
+  const auto error =
+      Submit(call, std::move(request.params),
+             {RequestForm::kChat, std::move(prompt->ids), prompt->starts_in_reasoning});
+  if (error.has_value()) SendError(call, *error);
+}
+
+ApiOr<std::vector<int32_t>> ApiServer::Impl::EncodeRaw(const RawPrompt& prompt) const {
+  if (!prompt.is_text) return prompt.ids;
+  absl::StatusOr<std::vector<int32_t>> ids = tokenizer_.Encode(prompt.text, SpecialTokens::kPlain);
+  if (!ids.ok()) {
+    ApiError error = InvalidValue("prompt", std::string(protocol::StatusText(ids.status())));
+    return error;
+  }
+  if (prompt.add_bos) ids->insert(ids->begin(), chat_.bos_id());
+  return *std::move(ids);
+}
+
+void ApiServer::Impl::HandleCompletion(Call& call) {
+  auto body = ParseBody(call);
+  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
+  auto parsed = ParseCompletionRequest(std::get<JsonValue>(body), options_.request_limits);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
+  CompletionRequest& request = std::get<CompletionRequest>(parsed);
+  CountUnknown(request.unknown_fields);
+  if (const auto error = CheckBeforeEncoding(call, request.params, request.prompt.text.size())) {
+    return SendError(call, *error);
+  }
+  auto ids = EncodeRaw(request.prompt);
+  if (const auto* error = std::get_if<ApiError>(&ids)) return SendError(call, *error);
+  const auto error =
+      Submit(call, std::move(request.params),
+             {RequestForm::kCompletion, std::move(std::get<std::vector<int32_t>>(ids)), false});
+  if (error.has_value()) SendError(call, *error);
+}
+
+void ApiServer::Impl::HandleTokenize(Call& call) {
+  auto body = ParseBody(call);
+  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
+  FieldReader reader(std::get<JsonValue>(body));
+  std::vector<int32_t> ids;
+  if (reader.Find("messages") != nullptr) {
+    ChatConversation conversation;
+    ReadMessages(&reader, &conversation.messages);
+    if (reader.error().has_value()) return SendError(call, *reader.error());
+    absl::StatusOr<ChatPrompt> prompt = chat_.Render(conversation);
+    if (!prompt.ok()) return SendError(call, FromStatus(prompt.status()));
+    ids = std::move(prompt->ids);
+  } else {
+    RawPrompt prompt;
+    ReadRawPrompt(&reader, options_.request_limits, &prompt);
+    if (reader.error().has_value()) return SendError(call, *reader.error());
+    if (const auto error = CheckTextSize(prompt.text.size())) return SendError(call, *error);
+    auto encoded = EncodeRaw(prompt);
+    if (const auto* error = std::get_if<ApiError>(&encoded)) return SendError(call, *error);
+    ids = std::move(std::get<std::vector<int32_t>>(encoded));
+  }
+  std::string out;
+  JsonWriter writer(&out);
+  writer.BeginObject();
+  writer.Key("count");
+  writer.Uint(ids.size());
+  writer.Key("max_model_len");
+  writer.Int(options_.request_limits.max_model_len);
+  writer.Key("tokens");
+  writer.BeginArray();
+  for (int32_t id : ids) writer.Int(id);
+  writer.EndArray();
+  writer.EndObject();
+  SendJson(call, std::move(out));
+}
+
+void ApiServer::Impl::HandleDetokenize(Call& call) {
+  auto body = ParseBody(call);
+  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
+  FieldReader reader(std::get<JsonValue>(body));
+  std::vector<int32_t> ids;
+  const JsonValue* tokens = reader.Find("tokens");
+  if (tokens == nullptr || !tokens->IsArray()) {
+    reader.Invalid("tokens", "must be an array of token ids");
+  } else {
+    ReadTokenIds(&reader, "tokens", *tokens, options_.request_limits, &ids);
+  }
+  if (reader.error().has_value()) return SendError(call, *reader.error());
+  const absl::StatusOr<std::string> text = tokenizer_.Decode(ids);
+  if (!text.ok()) {
+    return SendError(call,
+                     InvalidValue("tokens", std::string(protocol::StatusText(text.status()))));
+  }
+  std::string out;
+  JsonWriter writer(&out);
+  writer.BeginObject();
+  writer.Key("prompt");
+  writer.String(*text);
+  writer.EndObject();
+  SendJson(call, std::move(out));
+}
+
+std::string ApiServer::Impl::ModelJson(std::string_view name) const {
+  std::string out;
+  JsonWriter writer(&out);
+  writer.BeginObject();
+  writer.Key("id");
+  writer.String(name);
+  writer.Key("object");
+  writer.String("model");
+  writer.Key("created");
+  writer.Int(created_);
+  writer.Key("owned_by");
+  writer.String("skein");
+  writer.Key("max_model_len");
+  writer.Int(options_.request_limits.max_model_len);
+  writer.EndObject();
+  return out;
+}
+
+void ApiServer::Impl::HandleModels(Call& call) {
+  std::string list;
+  for (const std::string& name : options_.served_names) {
+    list += (list.empty() ? "" : ",") + ModelJson(name);
+  }
+  SendJson(call, "{\"object\":\"list\",\"data\":[" + list + "]}");
+}
+
+void ApiServer::Impl::HandleModel(Call& call) {
+  const std::string name = PercentDecoded(call.request.path.substr(kModelsPrefix.size()));
+  if (name.empty() || !IsServed(name)) return SendError(call, ModelNotFound(name));
+  SendJson(call, ModelJson(name));
+}
+
+void ApiServer::Impl::HandleMetrics(Call& call) {
+  HttpResponse response;
+  response.content_type = options_.metrics_content_type;
+  response.body = options_.metrics_text ? options_.metrics_text() : "";
+  Send(call, std::move(response));
+}
+
+void ApiServer::Impl::HandleVersion(Call& call) { SendJson(call, options_.version_json); }
+
+void ApiServer::Impl::HandleHealth(Call& call, HealthProbe probe) {
+  absl::Status status = options_.health ? options_.health(probe) : absl::OkStatus();
+  if (is_draining_ && probe == HealthProbe::kReady) status = absl::UnavailableError("draining");
+  HttpResponse response;
+  JsonWriter writer(&response.body);
+  writer.BeginObject();
+  writer.Key("status");
+  writer.String(status.ok() ? "ok" : "unavailable");
+  if (!status.ok()) {
+    response.status = 503;
+    writer.Key("reason");
+    writer.String(protocol::StatusText(status));
+  }
+  writer.EndObject();
+  Send(call, std::move(response));
+}
+
+absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(Options options,
+                                                             const Tokenizer& tokenizer,
+                                                             const ChatTemplate& chat,
+                                                             FrontDoor& front_door) {
+  if (options.served_names.empty() || !options.unix_time) {
+    return absl::InvalidArgumentError(
+        "the API server needs at least one served model name and a clock");
+  }
+  auto impl = std::make_unique<Impl>(std::move(options), tokenizer, chat, front_door);
+  const absl::Status listening = impl->Listen();
+  if (!listening.ok()) return listening;
+  return std::unique_ptr<ApiServer>(new ApiServer(std::move(impl)));
+}
+
+ApiServer::ApiServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ApiServer::~ApiServer() { Stop(); }
+
+void ApiServer::Start() { impl_->http().Start(); }
+
+void ApiServer::Drain(std::function<void()> done) {
+  impl_->http().Post([impl = impl_.get()] { impl->StartDraining(); });
+  impl_->http().Drain(std::move(done));
+}
+
+void ApiServer::Stop() { impl_->http().Stop(); }
+
+uint16_t ApiServer::port() const { return impl_->http().port(); }
+
+}  // namespace skein::coordinator

@@ -1,0 +1,93 @@
+// Routes of the API port: from requests to the front door and back.
+// Owns: the HTTP listener and the counters of ids.
+// Thread: handlers run on the listener's thread; Create, Start, Drain and Stop on main's.
+// Must never: block the listener's thread, or start device work for a request that is refused.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/api/generation_params.h"
+#include "coordinator/front_door.h"
+#include "coordinator/text/chat_template.h"
+#include "coordinator/text/tokenizer.h"
+#include "protocol/http/http_message.h"
+
+namespace skein::coordinator {
+
+enum class HealthProbe { kReady, kLive, kStartup };
+
+// Something to count. `kind` decides which other members are set.
+struct ApiEvent {
+  enum class Kind {
+    kResponse,      // route, method, status: an answer is decided (for a stream: it ended)
+    kGeneration,    // route, name = "stop", "length", "abort", "error" or "timeout"
+    kStreamOpened,  // route
+    kStreamClosed,  // route
+    kUnknownField,  // a field of that name was ignored
+    kBadRequest,    // name = code of the error object
+    kMalformed,     // name = framing rule
+    kTimeout,       // name = phase
+    kLimit,         // name = limit
+  };
+  Kind kind = Kind::kResponse;
+  std::string_view route;   // "/v1/chat/completions", ...; "other" for unknown paths
+  std::string_view method;  // "GET", "POST" or "other"
+  std::string_view name;
+  int status = 0;
+};
+
+class ApiServer {
+ public:
+  struct Options {
+    std::string host = "127.0.0.1";
+    uint16_t port = 8000;
+    protocol::HttpLimits http_limits;
+    RequestLimits request_limits;
+    std::vector<std::string> served_names;  // at least one; the first is the default
+    std::string fingerprint = "skein";      // system_fingerprint of every answer
+    std::string version_json = "{}";        // body of GET /version
+    uint64_t id_seed = 0;                   // random; ids and seeds of requests derive from it
+    // Unix seconds now, for `created`.
+    std::function<int64_t()> unix_time;
+    // OK, or why not, in one line. Runs on the listener's thread.
+    std::function<absl::Status(HealthProbe)> health;
+    // Text of GET /metrics and its content type.
+    std::function<std::string()> metrics_text;
+    std::string metrics_content_type = "text/plain; version=0.0.4; charset=utf-8";
+    // Predicted wait in seconds of a request that comes now.
+    std::function<double()> predicted_wait_s;
+    // Called on the listener's thread.
+    std::function<void(const ApiEvent&)> on_event;
+  };
+
+  // The tokenizer, the template and the front door outlive the server. Errors name what cannot be
+  // bound or is missing in the options.
+  static absl::StatusOr<std::unique_ptr<ApiServer>> Create(Options options,
+                                                           const Tokenizer& tokenizer,
+                                                           const ChatTemplate& chat,
+                                                           FrontDoor& front_door);
+  ~ApiServer();
+
+  void Start();
+  // New generations get 503 draining; `done` runs on the listener's thread when the last
+  // connection is closed.
+  void Drain(std::function<void()> done);
+  // Closes every connection and ends the thread.
+  void Stop();
+  uint16_t port() const;
+
+ private:
+  class Impl;
+  explicit ApiServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace skein::coordinator

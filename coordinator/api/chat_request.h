@@ -1,0 +1,29 @@
+// The body of POST /v1/chat/completions to typed values.
+// Owns: nothing; plain values.
+// Thread: any.
+// Must never: show the text of a message in an error.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coordinator/api/api_error.h"
+#include "coordinator/api/generation_params.h"
+#include "coordinator/text/chat_template.h"
+#include "protocol/json/json.h"
+
+namespace skein::coordinator {
+
+struct ChatRequest {
+  GenerationParams params;
+  ChatConversation conversation;
+  std::vector<std::string> unknown_fields;
+};
+
+// Errors name the field as a path. Every known field is checked, also those without effect.
+ApiOr<ChatRequest> ParseChatRequest(const protocol::JsonValue& body, const RequestLimits& limits);
+
+// The messages of a body, as /tokenize takes them.
+void ReadMessages(FieldReader* reader, std::vector<ChatMessage>* messages);
+
+}  // namespace skein::coordinator

@@ -1,0 +1,82 @@
+// One running request: committed tokens in, an answer or a stream out.
+// Owns: the output state of the choice and the exchange with the client.
+// Thread: Deliver is called by the control thread and only posts; everything else runs on the
+// listener's thread.
+// Must never: end a stream without [DONE] or an error event, or wait for a client.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "coordinator/api/answer_format.h"
+#include "coordinator/api/generation_params.h"
+#include "coordinator/api/sse_writer.h"
+#include "coordinator/front_door.h"
+#include "coordinator/text/output_parser.h"
+#include "coordinator/text/tokenizer.h"
+#include "protocol/http/http_server.h"
+
+namespace skein::coordinator {
+
+// How a generation ended, for counters and the log.
+struct GenerationEnd {
+  std::string_view reason;  // "stop", "length", "abort", "error", "timeout"
+  int status = 200;         // of the response; 499 when the client went away
+};
+
+class Generation final : public TokenSink, public std::enable_shared_from_this<Generation> {
+ public:
+  struct Setup {
+    AnswerIdentity identity;
+    GenerationParams params;
+    protocol::RequestId request;
+    int64_t prompt_tokens = 0;
+    bool starts_in_reasoning = false;
+    int32_t end_think_id = -1;
+    int32_t eos_id = -1;
+    protocol::HttpHeaders headers;  // of the response
+    size_t egress_bytes_max = 256 * 1024;
+    std::function<int()> retry_after_s;  // advice for a 503
+    std::function<void(const GenerationEnd&)> on_end;
+  };
+
+  // `tokenizer` and `front_door` outlive the generation.
+  Generation(Setup setup, const Tokenizer& tokenizer, FrontDoor& front_door,
+             std::shared_ptr<protocol::HttpExchange> exchange);
+
+  // Watches the connection; called before the request is submitted.
+  void Watch();
+  // The request was accepted: a stream opens.
+  void Start();
+  void Deliver(TokenDelta delta) override;
+
+ private:
+  void OnDelta(const TokenDelta& delta);
+  // False when the generation ended inside.
+  bool OnToken(const DeltaToken& token);
+  void OnClosed();
+  void Finish(const ChoiceEnd& end);
+  void Fail(const ApiError& error);
+  // Counts the end; called before the client can see it.
+  void End(std::string_view reason, int status);
+  ChoiceEnd EndOf(const TokenDelta& delta) const;
+  // Sends the text that is certain, unless the client is behind: then it is merged with the next.
+  void Flush();
+  std::string TakeUnsent();
+  void AddText(const OutputText& text);
+  bool wants_stream() const { return setup_.params.stream; }
+
+  Setup setup_;
+  const Tokenizer& tokenizer_;
+  FrontDoor& front_door_;
+  std::shared_ptr<protocol::HttpExchange> exchange_;
+  OutputParser parser_;
+  SseWriter sse_;
+  LogprobList logprobs_;
+  Usage usage_;
+  OutputText text_;  // not sent yet; of a whole answer: all of it
+  bool has_ended_ = false;
+};
+
+}  // namespace skein::coordinator

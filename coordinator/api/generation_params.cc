@@ -1,0 +1,267 @@
+// Common request fields: those that act, those that are accepted, those that are refused.
+// Thread: any.
+// Must never: narrow a number before its range was checked.
+#include "coordinator/api/generation_params.h"
+
+#include <limits>
+
+#include "protocol/base/strings.h"
+#include "protocol/json/json_writer.h"
+
+namespace skein::coordinator {
+namespace {
+
+using protocol::Concat;
+using protocol::JsonValue;
+
+constexpr size_t kStopStringsMax = 4;
+constexpr size_t kStopBytesMax = 256;
+constexpr size_t kTokenListMax = 1024;
+constexpr size_t kLogitBiasMax = 1024;
+constexpr size_t kCacheSaltBytesMax = 128;
+constexpr size_t kMetadataBytesMax = 16 * 1024;
+constexpr std::string_view kNotYet = "is not supported by this server; leave it out";
+
+void ReadSampling(FieldReader* reader, protocol::SamplingParams* sampling) {
+  if (const auto value = reader->Double("temperature", 0, 2)) {
+    sampling->temperature = static_cast<float>(*value);
+  }
+  if (const auto value = reader->Double("top_p", 0, 1)) {
+    if (*value <= 0) reader->Invalid("top_p", "is 0; accepted: above 0 to 1");
+    sampling->top_p = static_cast<float>(*value);
+  }
+  if (const auto value = reader->Double("min_p", 0, 1)) {
+    sampling->min_p = static_cast<float>(*value);
+  }
+  if (const auto value = reader->Int("top_k", -1, std::numeric_limits<int32_t>::max())) {
+    sampling->top_k = *value < 1 ? 0 : static_cast<int32_t>(*value);
+  }
+  if (const JsonValue* value = reader->Find("seed")) {
+    const auto as_signed = value->AsInt64("seed");
+    const auto as_unsigned = value->AsUint64("seed");
+    if (as_signed.ok() || as_unsigned.ok()) {
+      sampling->seed = as_signed.ok() ? static_cast<uint64_t>(*as_signed) : *as_unsigned;
+      sampling->has_seed = true;
+    } else {
+      reader->Invalid("seed", Concat("is ", value->Describe(), "; expected a 64-bit integer"));
+    }
+  }
+}
+
+void ReadLengths(FieldReader* reader, const RequestLimits& limits, GenerationParams* params) {
+  const auto plain = reader->Int("max_tokens", 1, limits.max_model_len);
+  const auto completion = reader->Int("max_completion_tokens", 1, limits.max_model_len);
+  if (plain.has_value() && completion.has_value() && *plain != *completion) {
+    reader->Invalid("max_completion_tokens",
+                    Concat("is ", *completion, " but max_tokens is ", *plain, "; send one"));
+  }
+  if (plain.has_value()) params->max_tokens = static_cast<int32_t>(*plain);
+  if (completion.has_value()) params->max_tokens = static_cast<int32_t>(*completion);
+  const int32_t max = params->max_tokens.value_or(limits.max_model_len);
+  if (const auto value = reader->Int("min_tokens", 0, max)) {
+    params->stop.min_tokens = static_cast<int32_t>(*value);
+  }
+}
+
+void ReadStopString(FieldReader* reader, const std::string& name, const JsonValue& value,
+                    GenerationParams* params) {
+  if (!value.IsString()) return reader->WrongKind(name, value, "a string");
+  const std::string_view text = value.string();
+  if (text.empty() || text.size() > kStopBytesMax) {
+    return reader->Invalid(name,
+                           Concat("has ", text.size(), " bytes; accepted: 1 to ", kStopBytesMax));
+  }
+  params->stop_strings.strings.emplace_back(text);
+}
+
+void ReadStops(FieldReader* reader, const RequestLimits& limits, GenerationParams* params) {
+  if (const JsonValue* value = reader->Find("stop")) {
+    if (value->IsString()) {
+      ReadStopString(reader, "stop", *value, params);
+    } else if (!value->IsArray()) {
+      reader->WrongKind("stop", *value, "a string or an array of strings");
+    } else if (value->elements().size() > kStopStringsMax) {
+      reader->Invalid("stop", Concat("has ", value->elements().size(), " strings; at most ",
+                                     kStopStringsMax, " are accepted"));
+    } else {
+      for (size_t i = 0; i < value->elements().size(); ++i) {
+        ReadStopString(reader, Concat("stop[", i, "]"), value->elements()[i], params);
+      }
+    }
+  }
+  params->stop_strings.include_in_output =
+      reader->Bool("include_stop_str_in_output").value_or(false);
+  params->stop.ignore_eos = reader->Bool("ignore_eos").value_or(false);
+  const JsonValue* ids = reader->Find("stop_token_ids");
+  if (ids == nullptr) return;
+  if (!ids->IsArray()) return reader->WrongKind("stop_token_ids", *ids, "an array of token ids");
+  if (ids->elements().size() > kTokenListMax) {
+    return reader->Invalid(
+        "stop_token_ids",
+        Concat("has ", ids->elements().size(), " ids; at most ", kTokenListMax, " are accepted"));
+  }
+  for (size_t i = 0; i < ids->elements().size(); ++i) {
+    const std::string name = Concat("stop_token_ids[", i, "]");
+    const auto id = ids->elements()[i].AsInt64(name, 0, limits.vocab_size - 1);
+    if (!id.ok()) {
+      return reader->Keep(InvalidValue(name, std::string(protocol::StatusText(id.status()))));
+    }
+    params->stop.stop_token_ids.push_back(static_cast<int32_t>(*id));
+  }
+}
+
+void ReadLogprobs(FieldReader* reader, const RequestLimits& limits, RequestForm form,
+                  protocol::SamplingParams* sampling) {
+  if (form == RequestForm::kCompletion) {
+    if (const auto value = reader->Int("logprobs", 0, limits.max_logprobs)) {
+      sampling->logprobs = true;
+      sampling->num_top_logprobs = static_cast<int32_t>(*value);
+    }
+    return;
+  }
+  sampling->logprobs = reader->Bool("logprobs").value_or(false);
+  if (const auto value = reader->Int("top_logprobs", 0, limits.max_logprobs)) {
+    if (!sampling->logprobs && *value > 0) {
+      reader->Invalid("top_logprobs", Concat("is ", *value, " but logprobs is not true"));
+    }
+    sampling->num_top_logprobs = static_cast<int32_t>(*value);
+  }
+}
+
+void ReadStream(FieldReader* reader, GenerationParams* params) {
+  params->stream = reader->Bool("stream").value_or(false);
+  const JsonValue* options = reader->Find("stream_options");
+  if (options == nullptr) return;
+  if (!options->IsObject()) return reader->WrongKind("stream_options", *options, "an object");
+  if (!params->stream) return reader->Invalid("stream_options", "is set but stream is not true");
+  FieldReader fields(*options, "stream_options.");
+  params->include_usage = fields.Bool("include_usage").value_or(false);
+  params->continuous_usage = fields.Bool("continuous_usage_stats").value_or(false);
+  params->per_token = fields.Bool("per_token").value_or(false);
+  if (fields.error().has_value()) reader->Keep(*fields.error());
+}
+
+// Fields that have no effect.
+void ReadAccepted(FieldReader* reader) {
+  for (std::string_view name : {"user", "service_tier", "safety_identifier", "prompt_cache_key"}) {
+    reader->String(name);
+  }
+  reader->Bool("store");
+  if (const JsonValue* metadata = reader->Find("metadata")) {
+    if (!metadata->IsObject()) {
+      reader->WrongKind("metadata", *metadata, "an object");
+    } else if (protocol::WriteJson(*metadata).size() > kMetadataBytesMax) {
+      reader->Invalid("metadata", Concat("is longer than ", kMetadataBytesMax, " bytes of JSON"));
+    }
+  }
+  if (const auto salt = reader->String("cache_salt")) {
+    const bool good = salt->find_first_not_of(
+                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                          "0123456789._-") == std::string_view::npos;
+    if (!good || salt->empty() || salt->size() > kCacheSaltBytesMax) {
+      reader->Invalid("cache_salt", Concat("must have 1 to ", kCacheSaltBytesMax,
+                                           " characters of A-Z a-z 0-9 . _ -"));
+    }
+  }
+}
+
+void RefuseLogitBias(FieldReader* reader) {
+  const JsonValue* bias = reader->Find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->IsObject()) return reader->WrongKind("logit_bias", *bias, "an object");
+  if (bias->members().size() > kLogitBiasMax) {
+    return reader->Invalid(
+        "logit_bias", Concat("has ", bias->members().size(), " entries; at most ", kLogitBiasMax,
+                             " are accepted"));
+  }
+  FieldReader entries(*bias, "logit_bias.");
+  for (const protocol::JsonMember& member : bias->members()) entries.Double(member.key, -100, 100);
+  if (entries.error().has_value()) return reader->Keep(*entries.error());
+  if (!bias->members().empty()) reader->Unsupported("logit_bias", kNotYet);
+}
+
+void RefuseSpeculation(FieldReader* reader) {
+  const JsonValue* speculation = reader->Find("speculation");
+  if (speculation == nullptr) return;
+  if (!speculation->IsObject()) return reader->WrongKind("speculation", *speculation, "an object");
+  FieldReader fields(*speculation, "speculation.");
+  const bool enabled = fields.Bool("enabled").value_or(true);
+  fields.Int("max_draft_tokens", 0, 16);
+  fields.Choice("verification", {"rejection", "coupled"});
+  if (fields.error().has_value()) return reader->Keep(*fields.error());
+  if (enabled && !speculation->members().empty()) {
+    reader->Unsupported("speculation", "can only be turned off by this server: enabled false");
+  }
+}
+
+// Fields of other servers' and later versions: their default is accepted, anything else refused.
+void ReadRefused(FieldReader* reader) {
+  if (const auto n = reader->Int("n", 1, 8); n.has_value() && *n > 1) {
+    reader->Unsupported("n", Concat("is ", *n, "; this server gives one choice a request"));
+  }
+  if (reader->Int("prompt_logprobs", 0, 20).has_value()) {
+    reader->Unsupported("prompt_logprobs", kNotYet);
+  }
+  for (std::string_view name : {"bad_words", "allowed_token_ids"}) {
+    const JsonValue* value = reader->Find(name);
+    if (value == nullptr) continue;
+    if (!value->IsArray()) {
+      reader->WrongKind(name, *value, "an array");
+    } else if (!value->elements().empty()) {
+      reader->Unsupported(name, kNotYet);
+    }
+  }
+  for (std::string_view name : {"structured_outputs", "guided_json", "guided_regex",
+                                "guided_grammar", "guided_choice", "chat_template"}) {
+    if (reader->Find(name) != nullptr) reader->Unsupported(name, kNotYet);
+  }
+  for (std::string_view name : {"return_tokens_as_token_ids", "return_token_ids"}) {
+    if (reader->Bool(name).value_or(false)) reader->Unsupported(name, kNotYet);
+  }
+  RefuseLogitBias(reader);
+  RefuseSpeculation(reader);
+}
+
+}  // namespace
+
+void ReadPenalties(FieldReader* reader, Penalties penalties) {
+  struct Penalty {
+    std::string_view name;
+    double min;
+    double max;
+    double neutral;
+  };
+  for (const Penalty& penalty :
+       {Penalty{"presence_penalty", -2, 2, 0}, Penalty{"frequency_penalty", -2, 2, 0},
+        Penalty{"repetition_penalty", 0, 2, 1}}) {
+    const auto value = reader->Double(penalty.name, penalty.min, penalty.max);
+    if (!value.has_value()) continue;
+    if (penalty.neutral == 1 && *value <= 0) {
+      reader->Invalid(penalty.name, "is 0; accepted: above 0 to 2");
+    } else if (*value != penalty.neutral && penalties == Penalties::kRefused) {
+      reader->Unsupported(penalty.name, kNotYet);
+    }
+  }
+}
+
+GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& limits,
+                                      RequestForm form) {
+  GenerationParams params;
+  if (const auto model = reader->String("model")) {
+    params.model = std::string(*model);
+    if (model->empty()) reader->Invalid("model", "is empty; leave it out or name a served model");
+  }
+  ReadLengths(reader, limits, &params);
+  ReadSampling(reader, &params.sampling);
+  ReadStops(reader, limits, &params);
+  ReadLogprobs(reader, limits, form, &params.sampling);
+  ReadStream(reader, &params);
+  if (const auto priority = reader->Int("priority", -100, 100)) {
+    params.priority = static_cast<int32_t>(*priority);
+  }
+  ReadAccepted(reader);
+  ReadRefused(reader);
+  return params;
+}
+
+}  // namespace skein::coordinator

@@ -1,0 +1,49 @@
+// What chat and completion requests have in common: sampling, limits, stops, streaming.
+// Owns: nothing; plain values and their parsing.
+// Thread: any.
+// Must never: narrow a number before its range was checked.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/api/field_reader.h"
+#include "coordinator/text/detokenizer.h"
+#include "protocol/messages/sampling_params.h"
+
+namespace skein::coordinator {
+
+// Bounds of the server that requests are checked against.
+struct RequestLimits {
+  int32_t max_model_len = 4096;
+  int32_t vocab_size = 0;
+  int32_t max_logprobs = 20;
+};
+
+struct GenerationParams {
+  std::string model;                  // empty: the default name
+  std::optional<int32_t> max_tokens;  // absent: what fits
+  protocol::SamplingParams sampling;
+  protocol::StopConditions stop;  // max_tokens and EOS are set at submission
+  StopStrings stop_strings;
+  int32_t priority = 0;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool per_token = false;
+};
+
+// Which request form the fields belong to.
+enum class RequestForm { kChat, kCompletion };
+// Penalties have no effect while thinking is on.
+enum class Penalties { kWithoutEffect, kRefused };
+
+// Reads every common field of `reader`'s object.
+GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& limits,
+                                      RequestForm form);
+// Checks the penalties; with kRefused one that is not the default is unsupported.
+void ReadPenalties(FieldReader* reader, Penalties penalties);
+
+}  // namespace skein::coordinator

@@ -1,0 +1,142 @@
+// Framing of server-sent events and the chunk objects.
+// Thread: one object is used by one thread.
+// Must never: write an event that is not one JSON value or [DONE].
+#include "coordinator/api/sse_writer.h"
+
+#include "protocol/json/json_writer.h"
+
+namespace skein::coordinator {
+namespace {
+
+using protocol::JsonWriter;
+
+std::string Framed(std::string_view json) {
+  std::string event = "data: ";
+  event += json;
+  event += "\n\n";
+  return event;
+}
+
+// One choice: `fill` writes its delta or text.
+template <typename Fill>
+std::string Choice(Fill fill, std::string_view logprobs, const ChoiceEnd* end) {
+  std::string out;
+  JsonWriter writer(&out);
+  writer.BeginObject();
+  writer.Key("index");
+  writer.Int(0);
+  fill(&writer);
+  writer.Key("logprobs");
+  writer.Raw(logprobs);
+  writer.Key("finish_reason");
+  end == nullptr ? writer.Null() : writer.String(end->finish_reason);
+  if (end != nullptr) {
+    writer.Key("stop_reason");
+    writer.Raw(end->stop_reason);
+  }
+  writer.EndObject();
+  return out;
+}
+
+}  // namespace
+
+SseWriter::SseWriter(const AnswerIdentity& identity, ChunkUsage usage)
+    : form_(identity.form), usage_(usage) {
+  JsonWriter writer(&head_);
+  writer.BeginObject();
+  writer.Key("id");
+  writer.String(identity.id);
+  writer.Key("object");
+  writer.String(form_ == RequestForm::kChat ? "chat.completion.chunk" : "text_completion");
+  writer.Key("created");
+  writer.Int(identity.created);
+  writer.Key("model");
+  writer.String(identity.model);
+  writer.Key("system_fingerprint");
+  writer.String(identity.fingerprint);
+}
+
+std::string SseWriter::Event(std::string_view choices, std::string_view usage) const {
+  std::string json = head_;
+  json += ",\"choices\":[";
+  json += choices;
+  json += "]";
+  if (!usage.empty()) {
+    json += ",\"usage\":";
+    json += usage;
+  }
+  json += "}";
+  return Framed(json);
+}
+
+std::string SseWriter::Chunk(std::string_view choice, const Usage& usage) const {
+  switch (usage_) {
+    case ChunkUsage::kNone:
+      return Event(choice, {});
+    case ChunkUsage::kNull:
+      return Event(choice, "null");
+    case ChunkUsage::kSoFar:
+      return Event(choice, UsageJson(usage));
+  }
+  return {};
+}
+
+std::string SseWriter::First(Opens opens, const Usage& usage) const {
+  const auto fill = [&](JsonWriter* writer) {
+    writer->Key("delta");
+    writer->BeginObject();
+    writer->Key("role");
+    writer->String("assistant");
+    writer->Key("content");
+    opens == Opens::kReasoning ? writer->Null() : writer->String("");
+    writer->EndObject();
+  };
+  return Chunk(Choice(fill, "null", nullptr), usage);
+}
+
+std::string SseWriter::Delta(const OutputText& text, std::string_view logprobs,
+                             const Usage& usage) const {
+  const auto fill = [&](JsonWriter* writer) {
+    if (form_ == RequestForm::kCompletion) {
+      writer->Key("text");
+      writer->String(text.content);
+      return;
+    }
+    writer->Key("delta");
+    writer->BeginObject();
+    if (!text.reasoning.empty()) {
+      writer->Key("reasoning_content");
+      writer->String(text.reasoning);
+    }
+    if (!text.content.empty() || text.reasoning.empty()) {
+      writer->Key("content");
+      writer->String(text.content);
+    }
+    writer->EndObject();
+  };
+  return Chunk(Choice(fill, logprobs, nullptr), usage);
+}
+
+std::string SseWriter::Last(const ChoiceEnd& end, const Usage& usage) const {
+  const auto fill = [&](JsonWriter* writer) {
+    if (form_ == RequestForm::kCompletion) {
+      writer->Key("text");
+      writer->String("");
+      return;
+    }
+    writer->Key("delta");
+    writer->BeginObject();
+    writer->EndObject();
+  };
+  return Chunk(Choice(fill, "null", &end), usage);
+}
+
+std::string SseWriter::UsageChunk(const Usage& usage) const { return Event({}, UsageJson(usage)); }
+
+std::string SseWriter::Done() { return Framed("[DONE]"); }
+
+std::string SseWriter::Error(const ApiError& error, const Usage& usage) {
+  return Framed(ErrorBody(error, ErrorPlace::kInStream, UsageJson(usage)));
+}
+
+}  // namespace skein::coordinator

@@ -1,0 +1,110 @@
+// The one actor that owns scheduling state: takes requests from the front door, plans, sends,
+// commits and delivers. Messages are only recorded; OnIdle does the work, so batching falls out.
+// Runs on the control thread. Never blocks, never waits for a client.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/front_door_queue.h"
+#include "coordinator/metrics.h"
+#include "coordinator/worker_table.h"
+#include "protocol/actor/actor.h"
+#include "scheduler/group_scheduler.h"
+
+namespace skein::coordinator {
+
+struct ControlOptions {
+  scheduler::SchedulerLimits limits;
+  protocol::Term term;
+  uint64_t queued_tokens_max = 0;  // 0: four seconds of measured prefill
+  absl::Duration lease = absl::Seconds(1);
+  absl::Duration shutdown_timeout = absl::Seconds(30);
+};
+
+class ControlLoop final : public protocol::Actor {
+ public:
+  // `door` and `metrics` outlive the loop. `drained` is set by the HTTP edge when its last
+  // connection closed after StartDraining; the loop then stops.
+  ControlLoop(const ControlOptions& options, FrontDoorQueue& door, CoordinatorMetrics& metrics,
+              const std::atomic<bool>& drained);
+
+  void OnStart(protocol::Context& context) override;
+  void OnMessage(protocol::Context& context, protocol::Envelope envelope) override;
+  void OnTimer(protocol::Context& context, protocol::TimerId timer) override;
+  void OnPeerDown(protocol::Context& context, const protocol::PeerDown& down) override;
+  void OnIdle(protocol::Context& context) override;
+
+  const scheduler::GroupScheduler& scheduler() const { return scheduler_; }
+
+ private:
+  struct Request {
+    std::shared_ptr<TokenSink> sink;
+    uint64_t prompt_tokens = 0;
+    uint64_t generated = 0;
+    bool waiting = true;  // counted by the front door
+    std::chrono::steady_clock::time_point arrival;
+    std::optional<std::chrono::steady_clock::time_point> deadline;
+    absl::Time arrived, last_token;
+  };
+  struct Step {
+    absl::Time planned;
+    uint32_t tokens = 0;
+    uint32_t sequences = 0;
+    uint32_t prefills = 0;
+  };
+
+  // Messages.
+  void Handle(protocol::Context& context, const protocol::Envelope& envelope,
+              protocol::RegisterWorker message);
+  void Handle(protocol::Context& context, const protocol::Envelope& envelope,
+              const protocol::GroupFormed& message);
+  void Handle(protocol::Context& context, const protocol::Envelope& envelope,
+              const protocol::Heartbeat& message);
+  void Handle(protocol::Context& context, const protocol::Envelope& envelope,
+              const protocol::AbortEpoch& message);
+  void Handle(const protocol::Envelope& envelope, protocol::StepResult message);
+  void FormGroup(protocol::Context& context);
+  void EndEpoch(std::string_view cause, std::string_view reason);
+
+  // Requests.
+  void DrainFrontDoor(protocol::Context& context);
+  void Submit(protocol::Context& context, SubmitRequest request);
+  void Cancel(protocol::RequestId id, const absl::Status& reason);
+  void CancelExpired();
+  void Finish(protocol::RequestId id, TokenDelta delta);
+  void StopWaiting(Request& request);
+
+  // Steps.
+  void CommitResults(protocol::Context& context);
+  void Commit(protocol::Context& context, const protocol::StepResult& result);
+  void Deliver(const scheduler::SequenceDelta& delta, absl::Time now);
+  void PlanLanes(protocol::Context& context);
+  void NotePlan(const protocol::StepPlan& plan, absl::Time now);
+  void MeasureStep(const Step& step, const protocol::StepResult& result, absl::Time now);
+
+  void CheckDrain(protocol::Context& context);
+  void UpdateGauges();
+
+  const ControlOptions options_;
+  FrontDoorQueue& door_;
+  CoordinatorMetrics& metrics_;
+  const std::atomic<bool>& drained_;
+  scheduler::GroupScheduler scheduler_;
+  WorkerTable workers_;
+  std::map<protocol::RequestId, Request> requests_;
+  std::map<protocol::RequestId, absl::Status> cancelled_in_flight_;
+  std::vector<protocol::StepResult> results_;
+  std::vector<Step> steps_;  // by lane
+  scheduler::SchedulerCounters counted_;
+  double prefill_tokens_per_second_ = 0;
+  std::optional<absl::Time> drain_deadline_;
+};
+
+}  // namespace skein::coordinator

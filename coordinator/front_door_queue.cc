@@ -1,0 +1,70 @@
+#include "coordinator/front_door_queue.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "protocol/base/log.h"
+#include "protocol/base/status_macros.h"
+
+namespace skein::coordinator {
+
+namespace {
+// Cancellations beside every request that may wait or run.
+constexpr size_t kEventsMax = 1 << 16;
+}  // namespace
+
+FrontDoorQueue::FrontDoorQueue(const FrontDoorLimits& limits, protocol::Waker& control)
+    : queued_requests_max_(limits.queued_requests_max),
+      queued_tokens_max_(limits.queued_tokens_max),
+      control_(control),
+      events_(kEventsMax, control) {}
+
+absl::Status FrontDoorQueue::Enter(uint64_t prompt_tokens) {
+  const uint32_t requests = waiting_requests_.fetch_add(1);
+  const uint64_t tokens = waiting_tokens_.fetch_add(prompt_tokens);
+  const uint64_t tokens_max = queued_tokens_max_;
+  if (requests >= queued_requests_max_) {
+    Leave(prompt_tokens);
+    return absl::ResourceExhaustedError(absl::StrCat(requests, " requests wait, at most ",
+                                                     queued_requests_max_, " may; retry later"));
+  }
+  // An empty line takes any request that can run at all.
+  if (requests > 0 && tokens + prompt_tokens > tokens_max) {
+    Leave(prompt_tokens);
+    return absl::ResourceExhaustedError(absl::StrCat(tokens, " prompt tokens wait, ", prompt_tokens,
+                                                     " more exceed the limit of ", tokens_max,
+                                                     "; retry later"));
+  }
+  return absl::OkStatus();
+}
+
+void FrontDoorQueue::Leave(uint64_t prompt_tokens) {
+  waiting_requests_.fetch_sub(1);
+  waiting_tokens_.fetch_sub(prompt_tokens);
+}
+
+absl::Status FrontDoorQueue::TrySubmit(SubmitRequest request) {
+  if (draining_) {
+    return absl::FailedPreconditionError("the server is draining; retry on another server");
+  }
+  if (!ready_) return absl::UnavailableError("no worker group is ready; retry later");
+  const uint64_t tokens = request.prompt_ids.size();
+  SKEIN_RETURN_IF_ERROR(Enter(tokens));
+  absl::Status pushed = events_.TryPush(std::move(request));
+  if (!pushed.ok()) Leave(tokens);
+  return pushed;
+}
+
+void FrontDoorQueue::Cancel(CancelRequest request) {
+  const protocol::RequestId id = request.id;
+  if (!events_.TryPush(std::move(request)).ok()) {
+    SKEIN_LOG(kWarn, "cancellation lost, the request runs to its end").Field("request", id);
+  }
+}
+
+void FrontDoorQueue::StartDraining() {
+  draining_ = true;
+  control_.Wake();
+}
+
+}  // namespace skein::coordinator

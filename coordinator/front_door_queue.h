@@ -1,0 +1,59 @@
+// The front door as the HTTP thread sees it: bounds are checked at once against counters that the
+// control loop keeps, and what passes is moved into its mailbox. Any thread calls TrySubmit and
+// Cancel; TakeAll and the setters belong to the control thread. Must never wait.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/front_door.h"
+#include "protocol/actor/mailbox.h"
+
+namespace skein::coordinator {
+
+using FrontDoorEvent = std::variant<SubmitRequest, CancelRequest>;
+
+struct FrontDoorLimits {
+  uint32_t queued_requests_max = 0;
+  uint64_t queued_tokens_max = 0;  // until SetQueuedTokensMax
+};
+
+class FrontDoorQueue final : public FrontDoor {
+ public:
+  // `control` is woken for each event and outlives the queue.
+  FrontDoorQueue(const FrontDoorLimits& limits, protocol::Waker& control);
+
+  absl::Status TrySubmit(SubmitRequest request) override;
+  void Cancel(CancelRequest request) override;
+
+  std::vector<FrontDoorEvent> TakeAll() { return events_.TakeAll(); }
+
+  void SetReady(bool ready) { ready_ = ready; }
+  void SetQueuedTokensMax(uint64_t tokens) { queued_tokens_max_ = tokens; }
+  // A submitted request waits no more: it runs, or it is gone.
+  void Leave(uint64_t prompt_tokens);
+  // Refuses everything from here on. Any thread.
+  void StartDraining();
+
+  bool ready() const { return ready_; }
+  bool draining() const { return draining_; }
+  uint32_t waiting_requests() const { return waiting_requests_; }
+  uint64_t waiting_tokens() const { return waiting_tokens_; }
+
+ private:
+  absl::Status Enter(uint64_t prompt_tokens);
+
+  const uint32_t queued_requests_max_;
+  std::atomic<uint64_t> queued_tokens_max_;
+  std::atomic<bool> ready_ = false;
+  std::atomic<bool> draining_ = false;
+  std::atomic<uint32_t> waiting_requests_ = 0;
+  std::atomic<uint64_t> waiting_tokens_ = 0;
+  protocol::Waker& control_;
+  protocol::Mailbox<FrontDoorEvent> events_;
+};
+
+}  // namespace skein::coordinator

@@ -1,0 +1,274 @@
+// skein-coordinator: admits requests, plans steps, decides what was accepted. Wiring only.
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/random.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/api/api_server.h"
+#include "coordinator/control_loop.h"
+#include "coordinator/front_door_queue.h"
+#include "coordinator/metrics.h"
+#include "coordinator/text/chat_template.h"
+#include "coordinator/text/tokenizer.h"
+#include "protocol/actor/threaded_actor_system.h"
+#include "protocol/base/log.h"
+#include "protocol/base/parent_guard.h"
+#include "protocol/base/signal_watch.h"
+#include "protocol/base/strings.h"
+#include "protocol/config/config.h"
+#include "protocol/json/json_writer.h"
+#include "protocol/transport/zmq_transport.h"
+
+namespace skein::coordinator {
+namespace {
+
+constexpr int kExitUsage = 64;
+constexpr int kExitModel = 65;
+constexpr int kExitInternal = 70;
+constexpr int kExitConfig = 78;
+
+int Fail(const absl::Status& status, int code) {
+  std::fprintf(stderr, "skein-coordinator: %s\n",
+               std::string(protocol::StatusText(status)).c_str());
+  return code;
+}
+
+int64_t FlagValue(const protocol::LoadedConfig& loaded, const char* name, int64_t missing) {
+  auto found = loaded.program_flags.find(name);
+  int64_t value = missing;
+  if (found != loaded.program_flags.end() && !absl::SimpleAtoi(found->second, &value)) {
+    return missing;
+  }
+  return value;
+}
+
+uint64_t RandomSeed() {
+  uint64_t seed = 0;
+  if (getrandom(&seed, sizeof(seed), 0) != static_cast<ssize_t>(sizeof(seed))) return 1;
+  return seed;
+}
+
+std::chrono::milliseconds Millis(absl::Duration duration) {
+  return absl::ToChronoMilliseconds(duration);
+}
+
+protocol::HttpLimits ToHttpLimits(const protocol::ServerConfig& server) {
+  protocol::HttpLimits limits;
+  limits.connections_max = static_cast<size_t>(server.connections_max);
+  limits.connections_per_address_max = static_cast<size_t>(server.connections_per_address_max);
+  limits.head_bytes_max = static_cast<size_t>(server.head_bytes_max);
+  limits.head_fields_max = static_cast<size_t>(server.head_fields_max);
+  limits.head_timeout = Millis(server.head_timeout);
+  limits.body_bytes_max = static_cast<size_t>(server.body_bytes_max);
+  limits.body_bytes_per_second_min = static_cast<size_t>(server.body_bytes_per_second_min);
+  limits.body_grace = Millis(server.body_grace);
+  limits.keep_alive_timeout = Millis(server.idle_timeout);
+  limits.pipelined_requests_max = static_cast<size_t>(server.pipelined_heads_max);
+  limits.egress_bytes_max = static_cast<size_t>(server.egress_bytes_max);
+  limits.write_timeout = Millis(server.egress_timeout);
+  limits.stream_comment_interval = Millis(server.keep_alive_interval);
+  return limits;
+}
+
+ControlOptions ToControlOptions(const protocol::Config& config, protocol::Term term) {
+  const protocol::SchedulerConfig& scheduler = config.scheduler;
+  ControlOptions options;
+  options.limits.max_num_seqs = static_cast<uint32_t>(scheduler.max_num_seqs);
+  options.limits.max_num_batched_tokens = static_cast<uint32_t>(scheduler.max_num_batched_tokens);
+  options.limits.lanes = static_cast<uint32_t>(scheduler.lanes);
+  // The front door bounds what waits; the scheduler takes what passed it.
+  options.limits.admission = {UINT32_MAX, UINT64_MAX};
+  options.term = term;
+  options.queued_tokens_max = static_cast<uint64_t>(scheduler.max_num_queued_tokens);
+  options.lease = config.transport.lease_timeout;
+  options.shutdown_timeout = config.server.shutdown_timeout;
+  return options;
+}
+
+FrontDoorLimits ToFrontDoorLimits(const protocol::SchedulerConfig& scheduler) {
+  const int64_t tokens = scheduler.max_num_queued_tokens;
+  return {static_cast<uint32_t>(scheduler.max_num_queued_reqs),
+          // Until prefill was measured: what sixteen steps compute.
+          static_cast<uint64_t>(tokens > 0 ? tokens : 16 * scheduler.max_num_batched_tokens)};
+}
+
+struct Text {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ChatTemplate> chat;
+};
+
+absl::StatusOr<Text> LoadText(const std::string& model) {
+  Text text;
+  auto tokenizer = Tokenizer::Load((std::filesystem::path(model) / "tokenizer.json").string());
+  if (!tokenizer.ok()) return tokenizer.status();
+  text.tokenizer = *std::move(tokenizer);
+  auto chat = ChatTemplate::Load(*text.tokenizer, model);
+  if (!chat.ok()) return chat.status();
+  text.chat = *std::move(chat);
+  return text;
+}
+
+absl::Status Health(const FrontDoorQueue& door, HealthProbe probe, std::atomic<bool>& started) {
+  if (door.ready()) started = true;
+  switch (probe) {
+    case HealthProbe::kLive:
+      return absl::OkStatus();
+    case HealthProbe::kStartup:
+      return started ? absl::OkStatus() : absl::UnavailableError("no worker group was ready yet");
+    case HealthProbe::kReady:
+      if (door.draining()) return absl::UnavailableError("draining");
+      return door.ready() ? absl::OkStatus() : absl::UnavailableError("no worker group is ready");
+  }
+  return absl::OkStatus();
+}
+
+std::string VersionJson(const std::string& config_hash) {
+  std::string out;
+  protocol::JsonWriter writer(&out);
+  writer.BeginObject();
+  writer.Key("version");
+  writer.String(SKEIN_VERSION);
+  writer.Key("protocol");
+  writer.Uint(protocol::kProtocolVersion);
+  writer.Key("config");
+  writer.String(config_hash);
+  writer.EndObject();
+  return out;
+}
+
+// Everything that lives as long as the server, in the order of construction.
+struct Server {
+  Text text;
+  std::unique_ptr<protocol::MetricsRegistry> registry;
+  std::unique_ptr<CoordinatorMetrics> metrics;
+  std::unique_ptr<protocol::ThreadedActorSystem> system;
+  std::unique_ptr<FrontDoorQueue> door;
+  std::atomic<bool> drained = false;
+  std::atomic<bool> started = false;
+  std::unique_ptr<ApiServer> api;
+};
+
+absl::Status OpenApi(const protocol::Config& config, Server& server) {
+  ApiServer::Options options;
+  options.host = config.server.host;
+  options.port = static_cast<uint16_t>(config.server.port);
+  options.http_limits = ToHttpLimits(config.server);
+  options.request_limits.max_model_len = static_cast<int32_t>(config.model.max_model_len);
+  options.request_limits.vocab_size = server.text.tokenizer->vocab_size();
+  options.request_limits.max_logprobs = static_cast<int32_t>(config.model.max_logprobs);
+  options.served_names = {protocol::ServedModelName(config.model)};
+  options.fingerprint = absl::StrCat("skein-", SKEIN_VERSION, "-", protocol::ConfigHash(config));
+  options.version_json = VersionJson(protocol::ConfigHash(config));
+  options.id_seed = RandomSeed();
+  options.unix_time = [] { return static_cast<int64_t>(std::time(nullptr)); };
+  options.health = [&server](HealthProbe probe) {
+    return Health(*server.door, probe, server.started);
+  };
+  options.metrics_text = [&server] { return server.registry->Text(); };
+  options.metrics_content_type = std::string(protocol::kMetricsContentType);
+  options.predicted_wait_s = [&server] {
+    return 1.0 + static_cast<double>(server.door->waiting_requests()) / 16;
+  };
+  options.on_event = [&server](const ApiEvent& event) { server.metrics->Count(event); };
+  auto api = ApiServer::Create(std::move(options), *server.text.tokenizer, *server.text.chat,
+                               *server.door);
+  if (!api.ok()) return api.status();
+  server.api = *std::move(api);
+  return absl::OkStatus();
+}
+
+absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Server& server) {
+  protocol::ZmqTransportOptions transport_options;
+  transport_options.self = protocol::kCoordinatorActor;
+  transport_options.heartbeat_interval = config.transport.heartbeat_interval;
+  transport_options.heartbeat_timeout = config.transport.heartbeat_timeout;
+  auto transport = protocol::ZmqTransport::Create(transport_options);
+  if (!transport.ok()) return transport.status();
+  protocol::ActorSystemOptions options;
+  options.self = protocol::kCoordinatorActor;
+  options.term = term;
+  options.lease = config.transport.lease_timeout;
+  server.system = std::make_unique<protocol::ThreadedActorSystem>(options, *std::move(transport));
+  server.door =
+      std::make_unique<FrontDoorQueue>(ToFrontDoorLimits(config.scheduler), server.system->waker());
+  auto spawned = server.system->Spawn("control", [&](protocol::Waker&) {
+    return std::make_unique<ControlLoop>(ToControlOptions(config, term), *server.door,
+                                         *server.metrics, server.drained);
+  });
+  if (!spawned.ok()) return spawned.status();
+  return server.system->Listen(config.transport.control_endpoint);
+}
+
+// First TERM: refuse new requests, let the others end. Runs on the signal thread.
+void BeginDrain(Server& server) {
+  server.door->StartDraining();
+  server.api->Drain([&server] {
+    server.drained = true;
+    server.system->waker().Wake();
+  });
+}
+
+int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* parent, Server& server,
+          std::atomic<Server*>& running) {
+  const protocol::Config& config = loaded.config;
+  auto text = LoadText(config.model.path);
+  if (!text.ok()) return Fail(text.status(), kExitModel);
+  server.text = *std::move(text);
+  server.registry = std::make_unique<protocol::MetricsRegistry>(
+      protocol::MetricLabels{{"model_name", protocol::ServedModelName(config.model)}});
+  server.metrics = std::make_unique<CoordinatorMetrics>(*server.registry);
+  const protocol::Term term(static_cast<uint64_t>(FlagValue(loaded, "term", 1)));
+  if (absl::Status status = OpenControl(config, term, server); !status.ok()) {
+    return Fail(status, kExitConfig);
+  }
+  if (absl::Status status = OpenApi(config, server); !status.ok()) {
+    return Fail(status, kExitConfig);
+  }
+  server.api->Start();
+  const std::string address = absl::StrCat("http://", config.server.host, ":", server.api->port());
+  SKEIN_LOG(kInfo, "listening").Field("address", address);
+  if (parent != nullptr) parent->Report("ready " + address);
+  running = &server;
+  const absl::Status status = server.system->Run();
+  running = nullptr;
+  server.api->Stop();
+  return status.ok() ? 0 : Fail(status, kExitInternal);
+}
+
+int Run(const std::vector<std::string>& arguments) {
+  protocol::LoadOptions load_options;
+  load_options.required = {"model.path", "transport.control_endpoint"};
+  load_options.program_flags = {"supervisor-fd", "term"};
+  auto loaded = protocol::LoadConfig(arguments, load_options);
+  if (!loaded.ok()) return Fail(loaded.status(), kExitUsage);
+  protocol::InstallLog(protocol::ToLogOptions(loaded->config.log, "skein-coordinator"));
+  Server server;
+  std::atomic<Server*> running = nullptr;
+  auto signals = protocol::SignalWatch::Create([&running](int count) {
+    Server* target = running.load();
+    if (target == nullptr || count > 1) std::_Exit(0);
+    BeginDrain(*target);
+  });
+  if (!signals.ok()) return Fail(signals.status(), kExitInternal);
+  std::unique_ptr<protocol::ParentGuard> parent;
+  if (const int64_t fd = FlagValue(*loaded, "supervisor-fd", -1); fd >= 0) {
+    auto guard = protocol::ParentGuard::Create(static_cast<int>(fd));
+    if (!guard.ok()) return Fail(guard.status(), kExitInternal);
+    parent = *std::move(guard);
+  }
+  return Serve(*loaded, parent.get(), server, running);
+}
+
+}  // namespace
+}  // namespace skein::coordinator
+
+int main(int argc, char** argv) { return skein::coordinator::Run({argv + 1, argv + argc}); }

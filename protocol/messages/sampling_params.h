@@ -1,0 +1,38 @@
+// What a request asks of sampling and of its end. Value types; validated once, where the request
+// enters. Never holds text: stop strings are the detokenizer's business.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace skein::protocol {
+
+// Below this temperature a request is greedy (catalogue 6.1).
+inline constexpr float kGreedyTemperature = 1e-5F;
+
+// How a drawn token is decided. Greedy whenever the temperature is below kGreedyTemperature.
+struct SamplingParams {
+  float temperature = 1.0F;      // 0..2
+  float top_p = 1.0F;            // (0, 1]
+  float min_p = 0.0F;            // 0..1
+  int32_t top_k = 0;             // >= 1; 0: off
+  uint64_t seed = 0;             // every number is a function of (seed, position, purpose)
+  bool has_seed = false;         // the client gave it: same tokens again is promised
+  int32_t num_top_logprobs = 0;  // 0..20, most likely alternatives wanted per token
+  bool logprobs = false;         // raw logprob of each emitted token wanted
+};
+
+// When a generation ends.
+struct StopConditions {
+  int32_t max_tokens = 0;  // most generated tokens, >= 1
+  int32_t min_tokens = 0;  // stop tokens are not honoured before
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_token_ids;  // EOS among them unless ignore_eos
+};
+
+// OK, or InvalidArgument naming field, value and range.
+absl::Status ValidateSamplingParams(const SamplingParams& params);
+
+}  // namespace skein::protocol

@@ -1,0 +1,111 @@
+// The data plane: what a step is told to do and what it answers. Plain value types, copied and
+// compared by value. Prefill chunk and decode are the same SequenceStep with different lengths.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "protocol/base/ids.h"
+
+namespace skein::protocol {
+
+// What a worker offers the scheduler.
+struct CacheGeometry {
+  uint32_t block_tokens = 0;  // tokens per cache block, a multiple of every compression ratio
+  uint32_t num_blocks = 0;
+  uint32_t num_slots = 0;      // sequences that can hold state at a time
+  uint32_t max_rows = 0;       // tokens of one step
+  uint32_t max_model_len = 0;  // tokens of one sequence
+  friend bool operator==(const CacheGeometry&, const CacheGeometry&) = default;
+};
+
+// Sampling of the rows of one sequence in one step.
+struct RowSampling {
+  float temperature = 1.0F;
+  float top_p = 1.0F;
+  float min_p = 0.0F;
+  int32_t top_k = 0;
+  uint64_t seed = 0;
+  int32_t num_top_logprobs = 0;
+  friend bool operator==(const RowSampling&, const RowSampling&) = default;
+};
+
+// One sequence's share of a step: `tokens` at positions first_position, first_position + 1, ...
+// Sender: coordinator.
+struct SequenceStep {
+  SequenceId sequence;
+  SlotId slot;
+  // The slot held another sequence (or an earlier attempt): forget it. first_position is then 0.
+  bool fresh_slot = false;
+  uint32_t first_position = 0;
+  std::vector<int32_t> tokens;      // at least one
+  uint32_t table_size_before = 0;   // entries of the sequence's block table that the worker has
+  std::vector<BlockId> new_blocks;  // appended to it before the step runs
+  bool sample = false;              // choose the token after the last row
+  RowSampling sampling;             // meaningful when `sample`
+  friend bool operator==(const SequenceStep&, const SequenceStep&) = default;
+};
+
+// One step of one rank. A rank without sequences gets an empty plan. Steps of a group run strictly
+// in StepId order. Sender: coordinator.
+struct StepPlan {
+  GroupId group;
+  RankId rank;
+  Epoch epoch;
+  StepId step;
+  uint32_t lane = 0;
+  std::vector<SequenceStep> sequences;
+  friend bool operator==(const StepPlan&, const StepPlan&) = default;
+};
+
+// One of the most likely tokens of a row, raw logprob.
+struct TopLogprob {
+  int32_t token = -1;
+  float logprob = 0;
+  friend bool operator==(const TopLogprob&, const TopLogprob&) = default;
+};
+
+// One verified row: what the coordinator needs to decide the token after it.
+struct RowSummary {
+  uint32_t position = 0;     // of the token being chosen
+  int32_t plain_token = -1;  // drawn from the target distribution; argmax when greedy
+  int32_t argmax_token = -1;
+  float plain_logprob = 0;  // raw: log-softmax of the logits before any transform
+  float argmax_logprob = 0;
+  uint32_t flags = 0;           // kRowNonFinite, kRowAllMasked
+  std::vector<TopLogprob> top;  // num_top_logprobs entries, most likely first
+  friend bool operator==(const RowSummary&, const RowSummary&) = default;
+};
+inline constexpr uint32_t kRowNonFinite = 1;  // a NaN among the logits; no token
+inline constexpr uint32_t kRowAllMasked = 2;  // no allowed token
+
+// The summary of one sequence in one step. The last row is the bonus row; without drafts it is the
+// only one. Empty when the plan did not ask to sample.
+struct VerificationSummary {
+  SequenceId sequence;
+  std::vector<RowSummary> rows;
+  friend bool operator==(const VerificationSummary&, const VerificationSummary&) = default;
+};
+
+enum class StepStatus : uint8_t {
+  kOk = 0,
+  kFailed = 1,   // the step did not run to its end; the epoch is over
+  kRefused = 2,  // the plan contradicts what the worker holds; a bug of the sender
+};
+
+// Answer to one StepPlan. Sender: worker.
+struct StepResult {
+  GroupId group;
+  RankId rank;
+  Epoch epoch;
+  StepId step;
+  uint32_t lane = 0;
+  StepStatus status = StepStatus::kOk;
+  std::string message;                         // why, when not kOk
+  std::vector<VerificationSummary> sequences;  // in plan order
+  uint64_t device_time_us = 0;
+  friend bool operator==(const StepResult&, const StepResult&) = default;
+};
+
+}  // namespace skein::protocol

@@ -1,0 +1,55 @@
+# The control plane on the wire. Rules of growth: step.capnp.
+@0x9ad4c87efb6f0c35;
+
+using Cxx = import "/capnp/c++.capnp";
+using Step = import "step.capnp";
+$Cxx.namespace("skein::protocol::wire");
+
+struct RegisterWorker {
+  protocolVersion @0 :UInt32;
+  build @1 :Text;
+  backend @2 :Text;
+  model @3 :Text;
+  incarnation @4 :UInt64;
+  geometry @5 :Step.CacheGeometry;
+}
+
+struct FormGroup {
+  group @0 :UInt32;
+  rank @1 :UInt32;
+  numRanks @2 :UInt32;
+  epoch @3 :UInt64;
+}
+
+struct GroupFormed {
+  group @0 :UInt32;
+  rank @1 :UInt32;
+  epoch @2 :UInt64;
+}
+
+struct AbortEpoch {
+  group @0 :UInt32;
+  epoch @1 :UInt64;
+  reason @2 :Text;
+}
+
+struct Heartbeat {
+  lastStep @0 :UInt64;
+  queuedPlans @1 :UInt32;
+}
+
+struct LeaseGrant {
+  durationMs @0 :UInt32;
+}
+
+struct Drain {
+  group @0 :UInt32;
+}
+
+struct Drained {
+  group @0 :UInt32;
+}
+
+struct Shutdown {
+  reason @0 :Text;
+}

@@ -1,0 +1,76 @@
+# The data plane on the wire. Fields are appended with the next ordinal; none is renumbered, reused
+# or removed, so that a process can talk to one of the previous version.
+@0xd1c04b39c3a5fb21;
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("skein::protocol::wire");
+
+struct RowSampling {
+  temperature @0 :Float32;
+  topP @1 :Float32;
+  minP @2 :Float32;
+  topK @3 :Int32;
+  seed @4 :UInt64;
+  numTopLogprobs @5 :Int32;
+}
+
+struct SequenceStep {
+  sequence @0 :UInt64;
+  slot @1 :UInt32;
+  freshSlot @2 :Bool;
+  firstPosition @3 :UInt32;
+  tokens @4 :List(Int32);
+  tableSizeBefore @5 :UInt32;
+  newBlocks @6 :List(UInt32);
+  sample @7 :Bool;
+  sampling @8 :RowSampling;
+}
+
+struct StepPlan {
+  group @0 :UInt32;
+  rank @1 :UInt32;
+  epoch @2 :UInt64;
+  step @3 :UInt64;
+  lane @4 :UInt32;
+  sequences @5 :List(SequenceStep);
+}
+
+struct TopLogprob {
+  token @0 :Int32;
+  logprob @1 :Float32;
+}
+
+struct RowSummary {
+  position @0 :UInt32;
+  plainToken @1 :Int32;
+  argmaxToken @2 :Int32;
+  plainLogprob @3 :Float32;
+  argmaxLogprob @4 :Float32;
+  flags @5 :UInt32;
+  top @6 :List(TopLogprob);
+}
+
+struct VerificationSummary {
+  sequence @0 :UInt64;
+  rows @1 :List(RowSummary);
+}
+
+struct StepResult {
+  group @0 :UInt32;
+  rank @1 :UInt32;
+  epoch @2 :UInt64;
+  step @3 :UInt64;
+  lane @4 :UInt32;
+  status @5 :UInt8;
+  message @6 :Text;
+  sequences @7 :List(VerificationSummary);
+  deviceTimeUs @8 :UInt64;
+}
+
+struct CacheGeometry {
+  blockTokens @0 :UInt32;
+  numBlocks @1 :UInt32;
+  numSlots @2 :UInt32;
+  maxRows @3 :UInt32;
+  maxModelLen @4 :UInt32;
+}

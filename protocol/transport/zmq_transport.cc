@@ -1,0 +1,353 @@
+// The one file that knows ZeroMQ, by its C interface: no exceptions to translate.
+// Must never touch a socket outside the thread that polls.
+#include "protocol/transport/zmq_transport.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "absl/strings/numbers.h"
+#include "protocol/base/status_macros.h"
+#include "protocol/base/strings.h"
+#include "protocol/transport/frame.h"
+
+namespace skein::protocol {
+namespace {
+
+constexpr int kQueueMessagesMax = 1000;
+constexpr int kHandshakeMs = 2000;
+constexpr int kReconnectMs = 20;
+constexpr int kReconnectMaxMs = 500;
+constexpr int kTcpRetransmitMs = 1000;
+constexpr size_t kIpcPathMax = 107;       // of sockaddr_un
+constexpr int kMessagesPerPollMax = 256;  // per socket, so that timers are not starved
+
+std::string ZmqError() { return ::zmq_strerror(::zmq_errno()); }
+
+struct CloseContext {
+  void operator()(void* context) const { ::zmq_ctx_term(context); }
+};
+struct CloseSocket {
+  void operator()(void* socket) const { ::zmq_close(socket); }
+};
+using ZmqContext = std::unique_ptr<void, CloseContext>;
+using ZmqSocket = std::unique_ptr<void, CloseSocket>;
+
+// One part of a message, closed at the end of its scope.
+class Part {
+ public:
+  Part() { ::zmq_msg_init(&message_); }
+  ~Part() { ::zmq_msg_close(&message_); }
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+
+  // False with zmq_errno() set when nothing is there.
+  bool Receive(void* socket) { return ::zmq_msg_recv(&message_, socket, ZMQ_DONTWAIT) >= 0; }
+  bool more() { return ::zmq_msg_more(&message_) != 0; }
+  std::span<const std::byte> bytes() {
+    return {static_cast<const std::byte*>(::zmq_msg_data(&message_)), ::zmq_msg_size(&message_)};
+  }
+
+ private:
+  zmq_msg_t message_;
+};
+
+// Routing id of an actor: never begins with zero, which is ZeroMQ's own range.
+using RoutingId = std::array<std::byte, 9>;
+
+RoutingId ToRoutingId(ActorId actor) {
+  RoutingId id{};
+  id[0] = std::byte{0x53};
+  for (size_t i = 0; i < 4; ++i) {
+    id[1 + i] = static_cast<std::byte>(actor.node.value() >> (8 * i) & 0xFF);
+    id[5 + i] = static_cast<std::byte>(actor.slot >> (8 * i) & 0xFF);
+  }
+  return id;
+}
+
+bool FromRoutingId(std::span<const std::byte> id, ActorId& actor) {
+  if (id.size() != RoutingId().size() || id[0] != std::byte{0x53}) return false;
+  uint32_t node = 0;
+  uint32_t slot = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    node |= std::to_integer<uint32_t>(id[1 + i]) << (8 * i);
+    slot |= std::to_integer<uint32_t>(id[5 + i]) << (8 * i);
+  }
+  actor = ActorId{NodeId(node), slot};
+  return true;
+}
+
+absl::Status CheckIpcPath(std::string_view path, std::string_view endpoint) {
+  if (path.size() < 2 || path[0] != '/') {
+    return absl::InvalidArgumentError(
+        Concat(endpoint, ": an ipc endpoint is ipc:///directory/name with an absolute path"));
+  }
+  if (path.size() > kIpcPathMax) {
+    return absl::InvalidArgumentError(Concat(endpoint, ": the path has ", path.size(),
+                                             " bytes; a socket path has at most ", kIpcPathMax,
+                                             ": choose a shorter run directory"));
+  }
+  const std::string directory(path.substr(0, std::max<size_t>(path.rfind('/'), 1)));
+  struct stat status {};
+  if (::stat(directory.c_str(), &status) != 0) {
+    return absl::InvalidArgumentError(
+        Concat(endpoint, ": directory ", directory, ": ", std::strerror(errno)));
+  }
+  if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0077) != 0) {
+    return absl::InvalidArgumentError(
+        Concat(endpoint, ": ", directory,
+               " must be a directory of this user with mode 0700: control traffic is private"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTcpAddress(std::string_view address, std::string_view endpoint) {
+  const size_t colon = address.rfind(':');
+  const std::string_view host = address.substr(0, colon);
+  if (colon == std::string_view::npos || host.empty()) {
+    return absl::InvalidArgumentError(Concat(endpoint, ": a tcp endpoint is tcp://127.0.0.1:port"));
+  }
+  const std::string_view port = address.substr(colon + 1);
+  int number = 0;
+  if (port != "*" && (!absl::SimpleAtoi(ToAbsl(port), &number) || number < 1 || number > 65535)) {
+    return absl::InvalidArgumentError(
+        Concat(endpoint, ": \"", port, "\" is not a port; give 1 to 65535, or * for a free one"));
+  }
+  int parts = 0;
+  bool digits = host.substr(0, 4) == "127.";
+  for (size_t at = 0; digits && at <= host.size(); ++parts) {
+    const size_t dot = std::min(host.find('.', at), host.size());
+    int octet = 0;
+    digits = dot - at >= 1 && dot - at <= 3 &&
+             absl::SimpleAtoi(ToAbsl(host.substr(at, dot - at)), &octet) && octet <= 255;
+    at = dot + 1;
+  }
+  if (digits && parts == 4) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      Concat(endpoint, ": ", host,
+             " is not a loopback address; control traffic is not encrypted yet and stays on "
+             "127.0.0.0/8: use tcp://127.0.0.1:port or ipc:///path"));
+}
+
+int ToMilliseconds(absl::Duration duration) {
+  if (duration == absl::InfiniteDuration()) return -1;
+  // Rounded up: waking just before a deadline would spin until it.
+  return static_cast<int>(
+      std::min<int64_t>(absl::ToInt64Milliseconds(duration + absl::Microseconds(999)), 60'000));
+}
+
+}  // namespace
+
+absl::Status CheckControlEndpoint(std::string_view endpoint) {
+  if (endpoint.substr(0, 6) == "ipc://") return CheckIpcPath(endpoint.substr(6), endpoint);
+  if (endpoint.substr(0, 6) == "tcp://") return CheckTcpAddress(endpoint.substr(6), endpoint);
+  return absl::InvalidArgumentError(
+      Concat("\"", endpoint, "\" is no control endpoint; use ipc:///path or tcp://127.0.0.1:port"));
+}
+
+class ZmqTransport::Impl {
+ public:
+  Impl(const ZmqTransportOptions& options, ZmqContext context, int wake_fd)
+      : options_(options), context_(std::move(context)), wake_fd_(wake_fd) {}
+  ~Impl() { ::close(wake_fd_); }
+
+  absl::Status Listen(std::string_view endpoint);
+  absl::Status Connect(ActorId peer, std::string_view endpoint);
+  absl::Status Send(ActorId peer, std::span<const std::byte> frame);
+  absl::Status Poll(absl::Duration timeout, FrameReceiver& receiver);
+  void Wake() {
+    const uint64_t one = 1;
+    // Full means a wake-up is pending: nothing to add.
+    [[maybe_unused]] const ssize_t written = ::write(wake_fd_, &one, sizeof one);
+  }
+  std::string bound_endpoint() const {
+    char text[256] = {};
+    size_t size = sizeof text;
+    if (!router_ || ::zmq_getsockopt(router_.get(), ZMQ_LAST_ENDPOINT, text, &size) != 0) return "";
+    return text;
+  }
+
+ private:
+  absl::StatusOr<ZmqSocket> Open(int type);
+  void DrainRouter(FrameReceiver& receiver);
+  static void DrainDealer(ActorId peer, void* socket, FrameReceiver& receiver);
+  static void SkipParts(Part& part, void* socket);
+
+  const ZmqTransportOptions options_;
+  const ZmqContext context_;  // outlives the sockets below
+  const int wake_fd_;
+  ZmqSocket router_;
+  std::map<ActorId, ZmqSocket> dealers_;
+};
+
+absl::StatusOr<ZmqSocket> ZmqTransport::Impl::Open(int type) {
+  ZmqSocket socket(::zmq_socket(context_.get(), type));
+  if (!socket) return absl::InternalError(Concat("zmq_socket failed: ", ZmqError()));
+  const auto set = [&socket](int option, int value) {
+    return ::zmq_setsockopt(socket.get(), option, &value, sizeof value) == 0;
+  };
+  const int64_t message_bytes_max = static_cast<int64_t>(kFrameBytesMax);
+  const RoutingId self = ToRoutingId(options_.self);
+  bool ok = set(ZMQ_LINGER, 0) && set(ZMQ_SNDHWM, kQueueMessagesMax) &&
+            set(ZMQ_RCVHWM, kQueueMessagesMax) && set(ZMQ_HANDSHAKE_IVL, kHandshakeMs) &&
+            set(ZMQ_HEARTBEAT_IVL, ToMilliseconds(options_.heartbeat_interval)) &&
+            set(ZMQ_HEARTBEAT_TIMEOUT, ToMilliseconds(options_.heartbeat_timeout)) &&
+            set(ZMQ_TCP_MAXRT, kTcpRetransmitMs) && set(ZMQ_RECONNECT_IVL, kReconnectMs) &&
+            set(ZMQ_RECONNECT_IVL_MAX, kReconnectMaxMs) &&
+            ::zmq_setsockopt(socket.get(), ZMQ_MAXMSGSIZE, &message_bytes_max,
+                             sizeof message_bytes_max) == 0 &&
+            ::zmq_setsockopt(socket.get(), ZMQ_ROUTING_ID, self.data(), self.size()) == 0;
+  if (type == ZMQ_ROUTER) {
+    // Handover: a restarted worker takes its address back before the old connection is noticed.
+    ok = ok && set(ZMQ_ROUTER_MANDATORY, 1) && set(ZMQ_ROUTER_HANDOVER, 1);
+  } else {
+    ok = ok && set(ZMQ_IMMEDIATE, 1);
+  }
+  if (!ok) return absl::InternalError(Concat("zmq_setsockopt failed: ", ZmqError()));
+  return socket;
+}
+
+absl::Status ZmqTransport::Impl::Listen(std::string_view endpoint) {
+  if (router_) return absl::FailedPreconditionError("this transport listens already");
+  SKEIN_RETURN_IF_ERROR(CheckControlEndpoint(endpoint));
+  SKEIN_ASSIGN_OR_RETURN(ZmqSocket socket, Open(ZMQ_ROUTER));
+  if (::zmq_bind(socket.get(), std::string(endpoint).c_str()) != 0) {
+    return absl::UnavailableError(
+        Concat("cannot bind ", endpoint, ": ", ZmqError(), "; choose another --control-endpoint"));
+  }
+  router_ = std::move(socket);
+  return absl::OkStatus();
+}
+
+absl::Status ZmqTransport::Impl::Connect(ActorId peer, std::string_view endpoint) {
+  if (dealers_.contains(peer)) {
+    return absl::AlreadyExistsError(Concat("peer ", peer.node.value(), " is connected already"));
+  }
+  SKEIN_RETURN_IF_ERROR(CheckControlEndpoint(endpoint));
+  SKEIN_ASSIGN_OR_RETURN(ZmqSocket socket, Open(ZMQ_DEALER));
+  if (::zmq_connect(socket.get(), std::string(endpoint).c_str()) != 0) {
+    return absl::InvalidArgumentError(Concat("cannot connect to ", endpoint, ": ", ZmqError()));
+  }
+  dealers_.emplace(peer, std::move(socket));
+  return absl::OkStatus();
+}
+
+absl::Status ZmqTransport::Impl::Send(ActorId peer, std::span<const std::byte> frame) {
+  int sent = -1;
+  const auto dealer = dealers_.find(peer);
+  if (dealer != dealers_.end()) {
+    sent = ::zmq_send(dealer->second.get(), frame.data(), frame.size(), ZMQ_DONTWAIT);
+  } else if (router_) {
+    const RoutingId id = ToRoutingId(peer);
+    sent = ::zmq_send(router_.get(), id.data(), id.size(), ZMQ_DONTWAIT | ZMQ_SNDMORE);
+    if (sent >= 0) {
+      sent = ::zmq_send(router_.get(), frame.data(), frame.size(), ZMQ_DONTWAIT);
+    }
+  } else {
+    return absl::UnavailableError(Concat("no connection to peer ", peer.node.value()));
+  }
+  if (sent >= 0) return absl::OkStatus();
+  const std::string text =
+      Concat("frame to peer ", peer.node.value(), " was not queued: ", ZmqError());
+  // A DEALER without connection and one with a full queue look the same: both heal by resending.
+  if (::zmq_errno() == EAGAIN && dealer == dealers_.end()) {
+    return absl::ResourceExhaustedError(text);
+  }
+  return absl::UnavailableError(text);
+}
+
+absl::Status ZmqTransport::Impl::Poll(absl::Duration timeout, FrameReceiver& receiver) {
+  std::vector<zmq_pollitem_t> items;
+  items.push_back({nullptr, wake_fd_, ZMQ_POLLIN, 0});
+  if (router_) items.push_back({router_.get(), 0, ZMQ_POLLIN, 0});
+  for (const auto& [peer, socket] : dealers_) items.push_back({socket.get(), 0, ZMQ_POLLIN, 0});
+  if (::zmq_poll(items.data(), static_cast<int>(items.size()), ToMilliseconds(timeout)) < 0) {
+    if (::zmq_errno() == EINTR) return absl::OkStatus();
+    return absl::InternalError(Concat("zmq_poll failed: ", ZmqError()));
+  }
+  if (items[0].revents != 0) {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = ::read(wake_fd_, &count, sizeof count);
+  }
+  size_t next = 1;
+  if (router_ && items[next++].revents != 0) DrainRouter(receiver);
+  for (const auto& [peer, socket] : dealers_) {
+    if (items[next++].revents != 0) DrainDealer(peer, socket.get(), receiver);
+  }
+  return absl::OkStatus();
+}
+
+void ZmqTransport::Impl::SkipParts(Part& part, void* socket) {
+  while (part.more() && part.Receive(socket)) {
+  }
+}
+
+void ZmqTransport::Impl::DrainRouter(FrameReceiver& receiver) {
+  for (int i = 0; i < kMessagesPerPollMax; ++i) {
+    Part identity;
+    if (!identity.Receive(router_.get())) return;
+    ActorId peer;
+    const bool known = FromRoutingId(identity.bytes(), peer);
+    Part body;
+    if (!identity.more() || !body.Receive(router_.get())) {
+      receiver.OnGarbage();
+      continue;
+    }
+    if (body.more() || !known) {
+      SkipParts(body, router_.get());
+      receiver.OnGarbage();
+      continue;
+    }
+    receiver.OnFrame(peer, body.bytes());
+  }
+}
+
+void ZmqTransport::Impl::DrainDealer(ActorId peer, void* socket, FrameReceiver& receiver) {
+  for (int i = 0; i < kMessagesPerPollMax; ++i) {
+    Part body;
+    if (!body.Receive(socket)) return;
+    if (body.more()) {
+      SkipParts(body, socket);
+      receiver.OnGarbage();
+      continue;
+    }
+    receiver.OnFrame(peer, body.bytes());
+  }
+}
+
+ZmqTransport::ZmqTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ZmqTransport::~ZmqTransport() = default;
+
+absl::StatusOr<std::unique_ptr<ZmqTransport>> ZmqTransport::Create(
+    const ZmqTransportOptions& options) {
+  ZmqContext context(::zmq_ctx_new());
+  if (!context) return absl::InternalError(Concat("zmq_ctx_new failed: ", ZmqError()));
+  const int wake_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd < 0) return absl::InternalError(Concat("eventfd failed: ", std::strerror(errno)));
+  return std::unique_ptr<ZmqTransport>(
+      new ZmqTransport(std::make_unique<Impl>(options, std::move(context), wake_fd)));
+}
+
+absl::Status ZmqTransport::Listen(std::string_view endpoint) { return impl_->Listen(endpoint); }
+absl::Status ZmqTransport::Connect(ActorId peer, std::string_view endpoint) {
+  return impl_->Connect(peer, endpoint);
+}
+absl::Status ZmqTransport::Send(ActorId peer, std::span<const std::byte> frame) {
+  return impl_->Send(peer, frame);
+}
+absl::Status ZmqTransport::Poll(absl::Duration timeout, FrameReceiver& receiver) {
+  return impl_->Poll(timeout, receiver);
+}
+void ZmqTransport::Wake() { impl_->Wake(); }
+std::string ZmqTransport::bound_endpoint() const { return impl_->bound_endpoint(); }
+
+}  // namespace skein::protocol

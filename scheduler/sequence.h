@@ -1,0 +1,68 @@
+// One generation: its tokens, which are the truth, and what a worker has of it, which is a cache.
+// Plain state; changed by GroupScheduler alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "protocol/base/ids.h"
+#include "protocol/messages/sampling_params.h"
+#include "scheduler/block_pool.h"
+
+namespace skein::scheduler {
+
+enum class SequenceState : uint8_t {
+  kQueued,   // holds neither slot nor blocks
+  kRunning,  // holds a slot; takes part in steps
+};
+
+// What a caller gives to start a generation.
+struct NewSequence {
+  protocol::SequenceId id;
+  std::vector<int32_t> prompt;
+  protocol::SamplingParams sampling;
+  protocol::StopConditions stop;
+  int32_t priority = 0;  // smaller runs earlier
+};
+
+struct Sequence {
+  protocol::SequenceId id;
+  std::vector<int32_t> tokens;  // prompt, then committed tokens
+  uint32_t prompt_length = 0;
+  protocol::SamplingParams sampling;
+  protocol::StopConditions stop;
+  int32_t priority = 0;
+  uint64_t arrival = 0;  // order of AddSequence
+
+  SequenceState state = SequenceState::kQueued;
+  uint32_t lane = 0;
+  std::optional<protocol::SlotId> slot;
+  BlockTable blocks;
+  uint32_t announced_blocks = 0;  // of them known to the worker
+  uint32_t computed = 0;          // tokens whose rows committed steps computed
+  uint32_t planned = 0;           // the same including the step in flight
+  bool in_flight = false;
+  bool cancelled = false;
+  bool fresh_slot = false;  // the next step must tell the worker to forget the slot
+  uint64_t num_steps = 0;
+  uint32_t num_replays = 0;  // times its rows were lost and computed again
+
+  uint32_t length() const { return static_cast<uint32_t>(tokens.size()); }
+  uint32_t num_generated() const { return length() - prompt_length; }
+  // The next step computes prompt (or replayed) tokens, not just the newest one.
+  bool prefilling() const { return planned + 1 < length(); }
+};
+
+// Order of service: priority, then arrival.
+struct ServiceOrder {
+  bool operator()(const Sequence* a, const Sequence* b) const {
+    return a->priority != b->priority ? a->priority < b->priority : a->arrival < b->arrival;
+  }
+};
+
+// Why the newest token ends the sequence, if it does.
+enum class EndReason : uint8_t { kStopToken, kLength };
+std::optional<EndReason> EndOf(const Sequence& sequence, uint32_t max_model_len);
+
+}  // namespace skein::scheduler

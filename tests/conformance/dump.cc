@@ -1,0 +1,122 @@
+#include "tests/conformance/dump.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "protocol/base/status_macros.h"
+#include "tests/conformance/golden_dir.h"
+#include "tests/conformance/sequence_run.h"
+#include "worker/model/checkpoint.h"
+
+namespace skein::tests {
+namespace {
+
+using Outputs = std::map<std::string, std::vector<double>>;
+
+void AddTrace(const std::string& prefix, const Trace& trace, Outputs& out) {
+  for (size_t l = 0; l < trace.layers.size(); ++l) {
+    out[absl::StrCat(prefix, ".stream.", l)] = trace.layers[l].stream;
+    out[absl::StrCat(prefix, ".pre.", l)] = trace.layers[l].pre;
+  }
+  for (const DecisionRows& rows : trace.decisions) {
+    out[absl::StrCat(prefix, ".", rows.what, ".", rows.layer)] = {rows.values.begin(),
+                                                                  rows.values.end()};
+  }
+  out[prefix + ".y"] = trace.y;
+  out[prefix + ".logits"] = trace.logits;
+}
+
+absl::StatusOr<Outputs> RunAll(const DumpOptions& options) {
+  Outputs out;
+  for (const std::string& dir : options.dirs) {
+    SKEIN_ASSIGN_OR_RETURN(auto goldens, GoldenDir::Open(dir));
+    size_t longest = 0;
+    for (const GoldenSequence& sequence : goldens->sequences()) {
+      longest = std::max(longest, sequence.ids.size());
+    }
+    RunSetup setup;
+    setup.backend = options.backend;
+    setup.numerics = worker::BackendNumerics(options.backend);
+    setup.model_dir = options.model.empty() ? dir : options.model;
+    setup.max_rows = static_cast<int>(longest) + 8;
+    setup.max_model_len = setup.max_rows + 8;
+    setup.rope = goldens->rope();
+    SKEIN_ASSIGN_OR_RETURN(auto run, SequenceRun::Create(setup));
+    for (const GoldenSequence& sequence : goldens->sequences()) {
+      run->Restart();
+      SKEIN_ASSIGN_OR_RETURN(const Trace trace, run->Append(sequence.ids));
+      AddTrace(absl::StrCat(std::filesystem::path(dir).filename().string(), ".", sequence.name),
+               trace, out);
+    }
+  }
+  return out;
+}
+
+double LargestDifference(const std::vector<double>& a, const std::vector<double>& b) {
+  double worst = 0;
+  double largest = 1e-300;
+  for (size_t i = 0; i < a.size(); ++i) {
+    worst = std::max(worst, std::abs(a[i] - b[i]));
+    largest = std::max(largest, std::abs(b[i]));
+  }
+  return worst / largest;
+}
+
+}  // namespace
+
+absl::Status WriteDump(const DumpOptions& options, const std::string& file) {
+  SKEIN_ASSIGN_OR_RETURN(const Outputs outputs, RunAll(options));
+  std::string header = "{";
+  size_t offset = 0;
+  for (const auto& [name, values] : outputs) {
+    const size_t end = offset + values.size() * sizeof(double);
+    absl::StrAppend(&header, header.size() > 1 ? "," : "", "\"", name,
+                    "\":{\"dtype\":\"F64\",\"shape\":[", values.size(), "],\"data_offsets\":[",
+                    offset, ",", end, "]}");
+    offset = end;
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::ofstream stream(file, std::ios::binary);
+  const uint64_t length = header.size();
+  stream.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  stream << header;
+  for (const auto& [name, values] : outputs) {
+    stream.write(reinterpret_cast<const char*>(values.data()),
+                 static_cast<std::streamsize>(values.size() * sizeof(double)));
+  }
+  stream.close();
+  return stream ? absl::OkStatus() : absl::InternalError(absl::StrCat(file, ": cannot be written"));
+}
+
+absl::Status CompareDump(const DumpOptions& options, const std::string& file, std::ostream& out) {
+  SKEIN_ASSIGN_OR_RETURN(auto stored, worker::SafetensorsFile::Open(file));
+  SKEIN_ASSIGN_OR_RETURN(const Outputs outputs, RunAll(options));
+  int differ = 0;
+  for (const auto& [name, view] : stored->tensors()) {
+    auto found = outputs.find(name);
+    const std::vector<double> theirs = ToDoubles(view);
+    if (found == outputs.end() || found->second.size() != theirs.size()) {
+      out << "MISSING " << name << "\n";
+      ++differ;
+      continue;
+    }
+    if (std::memcmp(theirs.data(), found->second.data(), theirs.size() * sizeof(double)) == 0) {
+      continue;
+    }
+    out << absl::StrFormat("DIFFER %s: %.3g of the maximum\n", name,
+                           LargestDifference(found->second, theirs));
+    ++differ;
+  }
+  out << stored->tensors().size() << " outputs, " << differ << " differ\n";
+  if (differ == 0 && outputs.size() == stored->tensors().size()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(differ, " outputs differ from ", file));
+}
+
+}  // namespace skein::tests

@@ -1,0 +1,259 @@
+// Tests of protocol/codec: every message round trips; limits hold on both sides; hostile bytes end
+// in a status and never crash.
+#include "protocol/codec/codec.h"
+
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "protocol/base/strings.h"
+
+namespace skein::protocol {
+namespace {
+
+using ::testing::HasSubstr;
+
+StepPlan SamplePlan() {
+  StepPlan plan{GroupId(1), RankId(2), Epoch(3), StepId(4), 1, {}};
+  for (uint32_t i = 0; i < 3; ++i) {
+    SequenceStep step;
+    step.sequence = SequenceId(100 + i);
+    step.slot = SlotId(i);
+    step.fresh_slot = i == 0;
+    step.first_position = i == 0 ? 0 : 77 * i;
+    for (uint32_t t = 0; t <= 5 * i; ++t) step.tokens.push_back(static_cast<int32_t>(1000 + t));
+    step.table_size_before = i;
+    for (uint32_t b = 0; b < i; ++b) step.new_blocks.push_back(BlockId(500 + b));
+    step.sample = i != 1;
+    step.sampling = {0.7F, 0.9F, 0.05F, 40, 0xdeadbeefcafeu, 5};
+    plan.sequences.push_back(step);
+  }
+  return plan;
+}
+
+StepResult SampleResult() {
+  StepResult result;
+  result.group = GroupId(1);
+  result.rank = RankId(2);
+  result.epoch = Epoch(3);
+  result.step = StepId(4);
+  result.lane = 1;
+  result.status = StepStatus::kFailed;
+  result.message = "device lost";
+  result.device_time_us = 1234;
+  result.sequences.push_back({SequenceId(9), {}});
+  RowSummary row{42, 7, 8, -0.25F, -std::numeric_limits<float>::infinity(), kRowNonFinite, {}};
+  row.top = {{7, -0.25F}, {8, -1.5F}};
+  result.sequences.push_back({SequenceId(10), {row, row}});
+  return result;
+}
+
+std::vector<Message> AllMessages() {
+  return {SamplePlan(),
+          SampleResult(),
+          RegisterWorker{1, "0.1.0", "cpu", "hash", Incarnation(5), {64, 100, 8, 512, 4096}},
+          FormGroup{GroupId(1), RankId(0), 1, Epoch(7)},
+          GroupFormed{GroupId(1), RankId(0), Epoch(7)},
+          AbortEpoch{GroupId(1), Epoch(7), "rank 0 is gone"},
+          Heartbeat{StepId(88), 2},
+          LeaseGrant{800},
+          Drain{GroupId(3)},
+          Drained{GroupId(3)},
+          Shutdown{"stopped by the operator"}};
+}
+
+TEST(CodecTest, EveryMessageRoundTrips) {
+  const std::vector<Message> messages = AllMessages();
+  ASSERT_EQ(messages.size(), std::variant_size_v<Message>);
+  for (size_t i = 0; i < messages.size(); ++i) {
+    ASSERT_EQ(messages[i].index(), i) << "one sample of each alternative, in order";
+    const auto bytes = EncodeMessage(messages[i]);
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    const auto decoded = DecodeMessage(TypeOf(messages[i]), *bytes);
+    ASSERT_TRUE(decoded.ok()) << MessageTypeName(TypeOf(messages[i])) << decoded.status();
+    EXPECT_EQ(*decoded, messages[i]) << MessageTypeName(TypeOf(messages[i]));
+  }
+}
+
+TEST(CodecTest, TypeNumbersAndNamesAreTheWire) {
+  EXPECT_EQ(TypeOf(StepPlan{}), static_cast<MessageType>(1));
+  EXPECT_EQ(TypeOf(Shutdown{}), static_cast<MessageType>(11));
+  EXPECT_EQ(MessageTypeName(MessageType::kStepPlan), "StepPlan");
+  EXPECT_EQ(MessageTypeName(static_cast<MessageType>(99)), "unknown");
+}
+
+TEST(CodecTest, MisalignedBytesDecode) {
+  const Message message = SamplePlan();
+  const auto bytes = EncodeMessage(message);
+  ASSERT_TRUE(bytes.ok());
+  for (size_t offset = 0; offset < 8; ++offset) {
+    std::vector<std::byte> shifted(bytes->size() + offset);
+    std::memcpy(shifted.data() + offset, bytes->data(), bytes->size());
+    const auto decoded = DecodeMessage(MessageType::kStepPlan, std::span(shifted).subspan(offset));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(*decoded, message);
+  }
+}
+
+TEST(CodecTest, TheSenderRefusesWhatDoesNotFit) {
+  StepPlan many;
+  many.sequences.resize(kPlanSequencesMax + 1);
+  EXPECT_THAT(std::string(StatusText(EncodeMessage(many).status())),
+              HasSubstr("StepPlan.sequences has 4097 entries; at most 4096"));
+  StepPlan one;
+  one.sequences.resize(1);
+  one.sequences[0].tokens.resize(kStepTokensMax + 1);
+  EXPECT_THAT(std::string(StatusText(EncodeMessage(one).status())),
+              HasSubstr("SequenceStep.tokens has 131073 entries"));
+  StepPlan large;
+  large.sequences.resize(3);
+  for (SequenceStep& step : large.sequences) step.tokens.resize(kStepTokensMax);
+  const absl::Status status = EncodeMessage(large).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(StatusText(status)), HasSubstr("StepPlan needs 1573"));
+  StepResult result;
+  result.sequences.resize(1);
+  result.sequences[0].rows.resize(kSummaryRowsMax + 1);
+  EXPECT_THAT(std::string(StatusText(EncodeMessage(result).status())),
+              HasSubstr("VerificationSummary.rows has 65 entries"));
+}
+
+TEST(CodecTest, LongTextsAreCut) {
+  const auto bytes = EncodeMessage(Shutdown{std::string(100'000, 'x')});
+  ASSERT_TRUE(bytes.ok());
+  const auto decoded = DecodeMessage(MessageType::kShutdown, *bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(std::get<Shutdown>(*decoded).reason, std::string(kTextBytesMax, 'x'));
+}
+
+std::string DecodeError(MessageType type, std::span<const std::byte> body) {
+  const auto decoded = DecodeMessage(type, body);
+  return decoded.ok() ? "accepted" : std::string(StatusText(decoded.status()));
+}
+
+TEST(CodecTest, TheReceiverRefusesValuesOutOfRange) {
+  StepPlan plan = SamplePlan();
+  plan.sequences[1].sampling.temperature = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(DecodeError(MessageType::kStepPlan, *EncodeMessage(plan)),
+              HasSubstr("temperature, top_p or min_p is not finite"));
+  plan = SamplePlan();
+  plan.sequences[1].sampling.top_k = -3;
+  EXPECT_THAT(DecodeError(MessageType::kStepPlan, *EncodeMessage(plan)),
+              HasSubstr("RowSampling.top_k: -3 is negative"));
+  plan = SamplePlan();
+  plan.sequences[1].sampling.num_top_logprobs = 33;
+  EXPECT_THAT(DecodeError(MessageType::kStepPlan, *EncodeMessage(plan)),
+              HasSubstr("RowSampling.num_top_logprobs: 33; from 0 to 32"));
+  StepResult result = SampleResult();
+  result.status = static_cast<StepStatus>(9);
+  EXPECT_THAT(DecodeError(MessageType::kStepResult, *EncodeMessage(result)),
+              HasSubstr("StepResult.status: 9 names no status"));
+  EXPECT_THAT(DecodeError(MessageType::kFormGroup,
+                          *EncodeMessage(FormGroup{GroupId(1), RankId(2), 2, Epoch(1)})),
+              HasSubstr("FormGroup.rank: 2 of 2 ranks"));
+}
+
+TEST(CodecTest, ForeignBytesAreRefused) {
+  EXPECT_THAT(DecodeError(MessageType::kDrain, {}), HasSubstr("a body of 0 bytes"));
+  const std::vector<std::byte> odd(12);
+  EXPECT_THAT(DecodeError(MessageType::kDrain, odd),
+              HasSubstr("a body of 12 bytes; must be whole"));
+  const std::vector<std::byte> huge(kBodyBytesMax + 8);
+  EXPECT_THAT(DecodeError(MessageType::kDrain, huge), HasSubstr("at most 1048448"));
+  auto bytes = EncodeMessage(Drain{GroupId(3)});
+  EXPECT_THAT(DecodeError(static_cast<MessageType>(99), *bytes),
+              HasSubstr("message type 99 is not known"));
+  bytes->resize(bytes->size() + 8);
+  EXPECT_THAT(DecodeError(MessageType::kDrain, *bytes),
+              HasSubstr("Drain: bytes after the end of the message"));
+}
+
+// Many list entries that all point at one long list: small on the wire, huge when followed.
+TEST(CodecTest, AliasedListsHitTheTraversalLimit) {
+  StepPlan plan;
+  plan.sequences.resize(32);
+  plan.sequences[0].tokens.assign(800, 7);
+  auto bytes = EncodeMessage(plan);
+  ASSERT_TRUE(bytes.ok());
+  std::vector<uint64_t> words(bytes->size() / 8);
+  std::memcpy(words.data(), bytes->data(), bytes->size());
+  // Find the list pointer of the 800 int32 (element size code 4) and repoint later entries to it.
+  size_t pointer_at = 0;
+  size_t target = 0;
+  for (size_t i = 1; i < words.size(); ++i) {
+    if ((words[i] & 3) == 1 && (words[i] >> 32) == ((800u << 3) | 4)) {
+      pointer_at = i;
+      target = i + 1 + ((words[i] & 0xffffffffu) >> 2);
+    }
+  }
+  ASSERT_NE(pointer_at, 0u);
+  // Element size of SequenceStep: from the tag word of the composite list, data + pointer words.
+  const size_t stride = [&] {
+    for (size_t i = 1; i < words.size(); ++i) {
+      if ((words[i] & 3) == 0 && ((words[i] & 0xffffffffu) >> 2) == 32) {
+        return static_cast<size_t>(((words[i] >> 32) & 0xffff) + (words[i] >> 48));
+      }
+    }
+    return size_t{0};
+  }();
+  ASSERT_GT(stride, 0u);
+  for (size_t entry = 1; entry < 32; ++entry) {
+    const size_t at = pointer_at + entry * stride;
+    const int64_t offset = static_cast<int64_t>(target) - static_cast<int64_t>(at) - 1;
+    words[at] =
+        (static_cast<uint64_t>((800u << 3) | 4) << 32) | (static_cast<uint32_t>(offset) << 2) | 1;
+  }
+  std::memcpy(bytes->data(), words.data(), bytes->size());
+  EXPECT_THAT(DecodeError(MessageType::kStepPlan, *bytes), HasSubstr("traversal limit"));
+}
+
+TEST(CodecTest, EveryTruncationIsRefused) {
+  for (const Message& message : AllMessages()) {
+    const auto bytes = EncodeMessage(message);
+    ASSERT_TRUE(bytes.ok());
+    for (size_t size = 0; size < bytes->size(); ++size) {
+      const auto decoded = DecodeMessage(TypeOf(message), std::span(*bytes).first(size));
+      EXPECT_FALSE(decoded.ok()) << MessageTypeName(TypeOf(message)) << " cut to " << size;
+    }
+  }
+}
+
+TEST(CodecTest, EveryBitFlipEndsInAStatusOrAMessage) {
+  size_t refused = 0;
+  size_t changed = 0;
+  for (const Message& message : AllMessages()) {
+    const auto bytes = EncodeMessage(message);
+    ASSERT_TRUE(bytes.ok());
+    for (size_t bit = 0; bit < bytes->size() * 8; ++bit) {
+      std::vector<std::byte> flipped = *bytes;
+      flipped[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+      const auto decoded = DecodeMessage(TypeOf(message), flipped);
+      if (!decoded.ok()) {
+        ++refused;
+        EXPECT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument);
+      } else if (!(*decoded == message)) {
+        ++changed;
+      }
+    }
+  }
+  EXPECT_GT(refused, 500u);
+  EXPECT_GT(changed, 500u) << "silent changes exist: this is why frames carry a CRC";
+}
+
+TEST(CodecTest, BytesOfOneTypeReadAsAnotherNeverCrash) {
+  for (const Message& message : AllMessages()) {
+    const auto bytes = EncodeMessage(message);
+    for (uint16_t type = 0; type < 20; ++type) {
+      const auto decoded = DecodeMessage(static_cast<MessageType>(type), *bytes);
+      if (decoded.ok()) {
+        EXPECT_EQ(TypeOf(*decoded), static_cast<MessageType>(type));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace skein::protocol

@@ -1,0 +1,295 @@
+// Tests of protocol/config/config: precedence, origins, the round trip through YAML, and every way
+// of being wrong with its place and its remedy.
+#include "protocol/config/config.h"
+
+#include <fstream>
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "protocol/base/strings.h"
+
+namespace skein::protocol {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A file of the test's own directory, removed at the end.
+class ScratchFile {
+ public:
+  explicit ScratchFile(std::string_view text)
+      : path_(Concat(::testing::TempDir(), "config_",
+                     ::testing::UnitTest::GetInstance()->random_seed(), "_",
+                     reinterpret_cast<uintptr_t>(this), ".yaml")) {
+    std::ofstream(path_, std::ios::binary) << text;
+  }
+  ~ScratchFile() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+LoadOptions ServeOptions() {
+  LoadOptions options;
+  options.allow_auto_backend = true;
+  options.positional_max = 1;
+  return options;
+}
+
+absl::StatusOr<LoadedConfig> Load(const std::vector<std::string>& arguments,
+                                  const LoadOptions& options = ServeOptions()) {
+  return LoadConfig(arguments, options);
+}
+
+// The error of a file, with its path replaced by FILE.
+std::string FileError(std::string_view text) {
+  const ScratchFile file(text);
+  const auto loaded = Load({"--config", file.path()});
+  if (loaded.ok()) return "accepted";
+  std::string message(StatusText(loaded.status()));
+  for (size_t at = message.find(file.path()); at != std::string::npos;
+       at = message.find(file.path())) {
+    message.replace(at, file.path().size(), "FILE");
+  }
+  return message;
+}
+
+std::string FlagError(const std::vector<std::string>& arguments) {
+  const auto loaded = Load(arguments);
+  return loaded.ok() ? "accepted" : std::string(StatusText(loaded.status()));
+}
+
+TEST(ConfigTest, DefaultsNeedNothing) {
+  const auto loaded = Load({});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->config.server.port, 8000);
+  EXPECT_EQ(loaded->config.server.host, "127.0.0.1");
+  EXPECT_EQ(loaded->config.model.max_model_len, 4096);
+  EXPECT_EQ(loaded->config.server.shutdown_timeout, absl::Seconds(30));
+  EXPECT_EQ(loaded->config.worker.backend, "auto");
+}
+
+TEST(ConfigTest, FlagWinsOverFileWinsOverDefault) {
+  const ScratchFile file(
+      "server:\n  port: 9000\n  host: \"0.0.0.0\"\n  head_timeout: 2.5\nlog: {level: warn}\n");
+  const auto loaded = Load({"--port=9100", "--config", file.path(), "--max-num-seqs", "8", "dir"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->config.server.port, 9100);
+  EXPECT_EQ(loaded->config.server.host, "0.0.0.0");
+  EXPECT_EQ(loaded->config.server.head_timeout, absl::Milliseconds(2500));
+  EXPECT_EQ(loaded->config.log.level, "warn");
+  EXPECT_EQ(loaded->config.scheduler.max_num_seqs, 8);
+  EXPECT_EQ(loaded->positional, std::vector<std::string>{"dir"});
+  const std::string dump = ConfigDump(*loaded);
+  EXPECT_THAT(dump, HasSubstr("  port: 9100  # flag\n"));
+  EXPECT_THAT(dump, HasSubstr("  host: \"0.0.0.0\"  # file\n"));
+  EXPECT_THAT(dump, HasSubstr("  lanes: 1  # default\n"));
+  EXPECT_THAT(dump, HasSubstr(Concat("# hash: ", ConfigHash(loaded->config))));
+}
+
+TEST(ConfigTest, YamlReadsBackToTheSameValues) {
+  auto loaded = Load({"--model", "we \"ird\\\tname", "--threads", "3", "--stop-timeout", "0.125"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const ScratchFile file(ConfigYaml(loaded->config));
+  const auto again = Load({"--config", file.path()});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(ConfigYaml(again->config), ConfigYaml(loaded->config));
+  EXPECT_EQ(ConfigHash(again->config), ConfigHash(loaded->config));
+  EXPECT_EQ(again->config.model.path, "we \"ird\\\tname");
+  EXPECT_EQ(again->config.node.stop_timeout, absl::Milliseconds(125));
+  EXPECT_NE(ConfigHash(Config{}), ConfigHash(loaded->config));
+}
+
+TEST(ConfigTest, EveryKeyIsAFlagOfItsOwnWithHelp) {
+  std::set<std::string_view> flags;
+  std::set<std::string_view> paths;
+  const std::string help = ConfigHelp();
+  for (const ConfigKey& key : ConfigKeys()) {
+    EXPECT_TRUE(flags.insert(key.flag).second) << key.flag;
+    EXPECT_TRUE(paths.insert(key.path).second) << key.path;
+    EXPECT_GT(key.help.size(), 10u) << key.path;
+    EXPECT_THAT(help, HasSubstr(Concat("--", key.flag, " VALUE")));
+  }
+  for (const std::string_view flag :
+       {"model", "served-model-name", "host", "port", "max-model-len", "max-num-seqs",
+        "max-num-batched-tokens", "block-size", "backend", "lanes", "threads",
+        "max-num-queued-reqs", "max-num-queued-tokens", "shutdown-timeout", "seed",
+        "max-logprobs"}) {
+    EXPECT_TRUE(flags.contains(flag)) << flag;
+  }
+}
+
+TEST(ConfigTest, FlagsWithoutEffectAreAcceptedWithANotice) {
+  const auto loaded = Load({"--trust-remote-code", "--tool-call-parser", "deepseek_v4", "model"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->notices,
+            (std::vector<std::string>{
+                "--trust-remote-code has no effect: no code of a model is ever loaded",
+                "--tool-call-parser has no effect: the model's own tool syntax is always used"}));
+  EXPECT_EQ(loaded->positional, std::vector<std::string>{"model"});
+}
+
+TEST(ConfigTest, ProgramFlagsAreHandedOn) {
+  LoadOptions options = ServeOptions();
+  options.program_flags = {"supervisor-fd"};
+  const auto loaded = Load({"--supervisor-fd", "7"}, options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->program_flags.at("supervisor-fd"), "7");
+  EXPECT_FALSE(Load({"--supervisor-fd", "7"}).ok());
+}
+
+TEST(ConfigTest, WorkersTakeNoAutoAndNeedAModel) {
+  LoadOptions options;
+  options.required = {"model.path"};
+  const auto loaded = Load({}, options);
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_THAT(std::string(StatusText(loaded.status())),
+              HasSubstr("worker.backend (--backend): auto is resolved by skein serve only"));
+  EXPECT_THAT(std::string(StatusText(loaded.status())),
+              HasSubstr("model.path (--model): required and missing"));
+  EXPECT_TRUE(Load({"--backend", "cpu", "--model", "m"}, options).ok());
+}
+
+TEST(ConfigTest, ServedNameIsTheLastPartOfThePath) {
+  ModelConfig model;
+  model.path = "/a/b/tiny-v41/";
+  EXPECT_EQ(ServedModelName(model), "tiny-v41");
+  model.path = "tiny";
+  EXPECT_EQ(ServedModelName(model), "tiny");
+  model.served_model_name = "x";
+  EXPECT_EQ(ServedModelName(model), "x");
+}
+
+struct BadFile {
+  std::string_view text;
+  std::string_view error;  // part of the message, with place and key
+};
+
+TEST(ConfigTest, BadFilesAreRefusedWithPlaceKeyAndRemedy) {
+  const BadFile cases[] = {
+      {"server:\n  prot: 1\n", "FILE:2: server.prot: unknown key; did you mean server.port?"},
+      {"port: 1\n", "FILE:1: port: unknown key; did you mean server.port?"},
+      {"sever:\n  port: 1\n", "FILE:1: sever: unknown key; did you mean server?"},
+      {"zzzzzzzzzzzz: 1\n", "FILE:1: zzzzzzzzzzzz: unknown key"},
+      {"server:\n  port: eighty\n",
+       "FILE:2: server.port: \"eighty\" is not an integer; give an integer from 0 to 65535"},
+      {"server:\n  port: \"8000\"\n", "FILE:2: server.port: \"8000\" is quoted text; give an int"},
+      {"server:\n  port: 8000.0\n", "FILE:2: server.port: \"8000.0\" is not an integer"},
+      {"server:\n  port: 0x50\n", "FILE:2: server.port: \"0x50\" is not an integer"},
+      {"server:\n  port: 99999999999999999999\n", "server.port: \"99999999999999999999\" is not"},
+      {"server:\n  port: 65536\n",
+       "FILE:2: server.port: 65536 is out of range; give an integer from 0 to 65535"},
+      {"server:\n  port: -1\n", "FILE:2: server.port: -1 is out of range"},
+      {"server:\n  port:\n", "FILE:2: server.port: has no value; give an integer"},
+      {"server:\n  port: ~\n", "FILE:2: server.port: has no value"},
+      {"server:\n  port: [1]\n", "FILE:2: server.port: is a single value, not a list"},
+      {"server:\n  port: {a: 1}\n", "FILE:2: server.port: is a single value, not a section"},
+      {"server: 8000\n", "FILE:1: server: is a section; write its keys indented below it"},
+      {"server:\nlog:\n  level: info\n", "FILE:1: server: has no value; give its keys or remove"},
+      {"server:\n  port: 1\n  host: \"a\"\n  port: 2\n",
+       "FILE:4: server.port: duplicate key; first given on line 2"},
+      {"log:\n  level: info\nserver:\n  port: 1\nlog:\n  form: json\n",
+       "FILE:5: log: duplicate key; first given on line 1"},
+      {"log:\n  level: loud\n",
+       "FILE:2: log.level: \"loud\" is not a choice; give one of debug, info, warn, error"},
+      {"log:\n  level: true\n", "FILE:2: log.level: \"true\" is not a choice"},
+      {"model:\n  path: 123\n", "FILE:2: model.path: 123 is not text; write \"123\""},
+      {"model:\n  path: true\n", "FILE:2: model.path: true is not text"},
+      {"server:\n  head_timeout: soon\n",
+       "FILE:2: server.head_timeout: \"soon\" is not a number; give a number of seconds from 0.05"},
+      {"server:\n  head_timeout: nan\n", "server.head_timeout: \"nan\" is not a number"},
+      {"server:\n  head_timeout: 5s\n", "server.head_timeout: \"5s\" is not a number"},
+      {"scheduler:\n  lanes: 3\n", "scheduler.lanes: 3 is out of range; give an integer from 1 to"},
+      {"server: &s\n  port: 1\n", "FILE:1: an anchor (&name) is not allowed"},
+      {"server:\n  port: *x\n", "FILE:2: "},
+      {"server:\n  port: !!int 1\n", "FILE:2: a tag (tag:yaml.org,2002:int) is not allowed"},
+      {"server:\n  <<: {port: 1}\n", "FILE:2: a merge key (<<) is not allowed"},
+      {"- server\n", "FILE:1: the file must be a map of sections, not a list"},
+      {"just text\n", "FILE:1: the file must be a map of sections, not a single value"},
+      {"server:\n\tport: 1\n", "FILE:2: not valid YAML"},
+      {"server: {port: 1\n", "FILE:"},
+      {"log: {level: info}\n---\nlog: {level: warn}\n", "FILE: more than one YAML document"},
+      {"a: {b: {c: {d: {e: {f: {g: {h: {i: 1}}}}}}}}\n", "FILE:1: nested deeper than 8 levels"},
+      {"scheduler:\n  max_num_seqs: 100\n  max_num_batched_tokens: 50\n",
+       "scheduler.max_num_batched_tokens (--max-num-batched-tokens): 50 is less than"},
+      {"transport:\n  control_endpoint: \"udp://x\"\n", "\"udp://x\" is neither ipc:///path nor"},
+      {"worker:\n  backend: \"\"\n", "worker.backend (--backend): is empty"},
+      {"node:\n  backoff_min: 5\n  backoff_max: 1\n", "node.backoff_max (--restart-backoff-max):"},
+  };
+  for (const BadFile& bad : cases) {
+    EXPECT_THAT(FileError(bad.text), HasSubstr(std::string(bad.error))) << bad.text;
+  }
+}
+
+TEST(ConfigTest, AllProblemsAreListedAtOnce) {
+  EXPECT_EQ(FileError("server:\n  port: x\n  prot: 1\nlog:\n  form: xml\n"),
+            "FILE:2: server.port: \"x\" is not an integer; give an integer from 0 to 65535\n"
+            "FILE:3: server.prot: unknown key; did you mean server.port?\n"
+            "FILE:5: log.form: \"xml\" is not a choice; give one of text, json");
+}
+
+TEST(ConfigTest, UnknownFlagsNameTheNearest) {
+  EXPECT_EQ(FlagError({"--prot=1"}), "--prot: unknown flag; did you mean --port?");
+  EXPECT_EQ(FlagError({"--qqqqqqqqqq"}), "--qqqqqqqqqq: unknown flag");
+}
+
+TEST(ConfigTest, BadFlagValues) {
+  EXPECT_THAT(FlagError({"--port", "x"}), HasSubstr("--port: \"x\" is not an integer; give an"));
+  EXPECT_THAT(FlagError({"--port"}), HasSubstr("--port: has no value; give an integer from 0"));
+  EXPECT_THAT(FlagError({"--port", "--host", "a"}), HasSubstr("--port: has no value"));
+  EXPECT_THAT(FlagError({"--port=1", "--port=2"}), HasSubstr("--port: given twice"));
+  EXPECT_THAT(FlagError({"--port=70000"}), HasSubstr("--port: 70000 is out of range"));
+  EXPECT_THAT(FlagError({"-p", "1"}), HasSubstr("-p: unknown flag; flags begin with two dashes"));
+  EXPECT_THAT(FlagError({"--tensor-parallel"}), HasSubstr("--tensor-parallel: unknown flag"));
+  EXPECT_THAT(FlagError({"--log-level=chatty"}), HasSubstr("--log-level: \"chatty\" is not a ch"));
+  EXPECT_THAT(FlagError({"--config"}), HasSubstr("--config: has no value"));
+  EXPECT_THAT(FlagError({"a", "b"}), HasSubstr("\"b\": unexpected argument"));
+  EXPECT_THAT(FlagError({"--config", "/nonexistent/skein.yaml"}),
+              HasSubstr("/nonexistent/skein.yaml: cannot be opened"));
+}
+
+TEST(ConfigTest, LogOptionsFollowTheConfiguration) {
+  LogConfig log;
+  EXPECT_EQ(ToLogOptions(log, "p").level, LogLevel::kInfo);
+  EXPECT_EQ(ToLogOptions(log, "p").form, LogForm::kKeyValue);
+  log.level = "error";
+  log.form = "json";
+  EXPECT_EQ(ToLogOptions(log, "p").level, LogLevel::kError);
+  EXPECT_EQ(ToLogOptions(log, "p").form, LogForm::kJson);
+  EXPECT_EQ(ToLogOptions(log, "p").process, "p");
+}
+
+// The examples give every key, so that a new one is added to them as well.
+TEST(ConfigTest, ExampleFilesParseAndNameEveryKey) {
+  for (const char* name : {"deploy/config/one_node.yaml", "deploy/config/multi_node.yaml"}) {
+    const auto loaded = Load({"--config", name});
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    for (const ConfigKey& key : ConfigKeys()) {
+      EXPECT_TRUE(loaded->origins.contains(key.path)) << name << " lacks " << key.path;
+    }
+  }
+}
+
+TEST(ConfigTest, UsageAndConfigurationHaveTheirExitCodes) {
+  EXPECT_EQ(ConfigExitCode(Load({"--prot=1"}).status()), 64);
+  EXPECT_EQ(ConfigExitCode(Load({"--config", "/nonexistent/skein.yaml"}).status()), 78);
+  EXPECT_EQ(ConfigExitCode(Load({"--restart-backoff-max=0.1"}).status()), 78);
+  const ScratchFile unknown("server: {prot: 1}\n");
+  EXPECT_EQ(ConfigExitCode(Load({"--config", unknown.path()}).status()), 78);
+  const ScratchFile broken("server: {\n");
+  EXPECT_EQ(ConfigExitCode(Load({"--config", broken.path()}).status()), 78);
+}
+
+TEST(ConfigTest, ValidateFindsWhatCodeSetOutOfRange) {
+  Config config;
+  config.server.port = -5;
+  const absl::Status status = ValidateConfig(config, ServeOptions());
+  EXPECT_THAT(std::string(StatusText(status)),
+              HasSubstr("server.port (--port): -5 is out of range; give an integer from 0 to"));
+}
+
+}  // namespace
+}  // namespace skein::protocol

@@ -1,0 +1,87 @@
+// A listener with three kinds of answers, for tests of the HTTP library.
+// Owns: the listener and the boxes in which it leaves what happened.
+// Thread: the test and the listener's.
+// Must never: wait for time to pass without a condition.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "protocol/http/http_server.h"
+
+namespace skein::protocol {
+
+// Values that one thread leaves and another waits for.
+template <typename T>
+class Box {
+ public:
+  void Put(T value) {
+    const std::lock_guard lock(mutex_);
+    values_.push_back(std::move(value));
+    changed_.notify_all();
+  }
+  T Take() {
+    std::unique_lock lock(mutex_);
+    const bool arrived =
+        changed_.wait_for(lock, std::chrono::seconds(10), [&] { return !values_.empty(); });
+    if (!arrived) {
+      ADD_FAILURE() << "nothing arrived within ten seconds";
+      return T();
+    }
+    T value = std::move(values_.front());
+    values_.pop_front();
+    return value;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<T> values_;
+};
+
+class HttpFixture : public ::testing::Test {
+ protected:
+  void StartServer(HttpLimits limits = {}) {
+    HttpServer::Options options;
+    limits.tick = std::chrono::milliseconds(10);
+    options.limits = limits;
+    options.on_request = [this](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+      OnRequest(std::move(request), std::move(exchange));
+    };
+    options.on_event = [this](const HttpEvent& event) {
+      events_.Put(std::string(event.kind) + " " + std::string(event.name));
+    };
+    server_ = HttpServer::Create(std::move(options)).value();
+    server_->Start();
+  }
+
+  // /echo answers with the body; /held waits for the test; /stream starts a stream and waits.
+  void OnRequest(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+    if (request.path == "/echo") {
+      exchange->Respond({200, "text/plain", {}, request.body + "|" + request.target});
+      return;
+    }
+    if (request.path == "/dropped") return;
+    exchange->OnClosed([this] { closed_.Put(true); });
+    if (request.path == "/stream") exchange->StartStream({200, "text/event-stream", {}, ""});
+    held_.Put(std::move(exchange));
+  }
+
+  Box<std::shared_ptr<HttpExchange>> held_;
+  Box<bool> closed_;
+  Box<std::string> events_;
+  std::unique_ptr<HttpServer> server_;  // ends first: its thread uses the boxes
+};
+
+inline std::string Get(std::string_view target) {
+  return "GET " + std::string(target) + " HTTP/1.1\r\nHost: a\r\n\r\n";
+}
+
+}  // namespace skein::protocol

@@ -1,0 +1,79 @@
+// Tests of the listener: binding, connection limits, drain, stop.
+// Thread: the test and the listener's.
+// Must never: wait for time to pass without a condition.
+#include "protocol/http/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/protocol/http_fixture.h"
+#include "tests/protocol/raw_connection.h"
+
+namespace skein::protocol {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using tests::RawConnection;
+using HttpServerTest = HttpFixture;
+
+TEST_F(HttpServerTest, BoundsConnections) {
+  HttpLimits limits;
+  limits.connections_per_address_max = 1;
+  StartServer(limits);
+  RawConnection first(server_->port());
+  first.Send(Get("/echo"));
+  first.ReadUntilText("|/echo");
+  EXPECT_EQ(server_->num_connections(), 1u);
+  RawConnection second(server_->port());
+  EXPECT_THAT(second.ReadToEnd(), StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+  EXPECT_EQ(events_.Take(), "limit connections_per_address");
+}
+
+TEST_F(HttpServerTest, DrainFinishesAnswersInProgress) {
+  StartServer();
+  RawConnection idle(server_->port());
+  idle.Send(Get("/echo"));
+  idle.ReadUntilText("|/echo");
+  RawConnection busy(server_->port());
+  busy.Send(Get("/held"));
+  const auto exchange = held_.Take();
+  Box<bool> drained;
+  server_->Drain([&] { drained.Put(true); });
+  idle.ReadToEnd();
+  EXPECT_TRUE(idle.closed_by_peer());
+  idle.Close();
+  exchange->Respond({200, "text/plain", {}, "done"});
+  EXPECT_THAT(busy.ReadToEnd(), HasSubstr("Connection: close\r\n\r\ndone"));
+  busy.Close();
+  EXPECT_TRUE(drained.Take());
+  EXPECT_FALSE(RawConnection(server_->port()).connected());
+}
+
+TEST_F(HttpServerTest, StopOutlivedByAnExchange) {
+  StartServer();
+  RawConnection client(server_->port());
+  client.Send(Get("/held"));
+  const auto exchange = held_.Take();
+  server_.reset();
+  EXPECT_TRUE(closed_.Take());
+  exchange->Respond({200, "text/plain", {}, "late"});
+  exchange->Post([] { ADD_FAILURE() << "the listener is gone"; });
+}
+
+TEST(HttpServerCreateTest, NamesWhatCannotBeBound) {
+  HttpServer::Options options;
+  options.host = "not-an-address";
+  EXPECT_EQ(HttpServer::Create(options).status().message(),
+            "cannot listen on not-an-address:0: the host must be a numeric IPv4 or IPv6 address");
+  options.host = "127.0.0.1";
+  const auto first = HttpServer::Create(options);
+  ASSERT_TRUE(first.ok());
+  options.port = (*first)->port();
+  const auto second = HttpServer::Create(options);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("Address already in use"));
+}
+
+}  // namespace
+}  // namespace skein::protocol

@@ -1,0 +1,136 @@
+// Tests of worker/node/node_supervisor with small shell children, each in a process of its own: the
+// supervisor takes the signals of the process. Whole trees: tests/process/lifecycle_test.cc.
+#include "worker/node/node_supervisor.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace skein::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+ChildSpec Shell(ChildRole role, std::string_view script) {
+  ChildSpec spec;
+  spec.role = role;
+  spec.name = role == ChildRole::kCoordinator ? "coordinator" : "worker.0";
+  spec.program = "/bin/sh";
+  // What the supervisor appends becomes $1 and $2 of the script.
+  spec.arguments = {"-c", std::string(script), "shell"};
+  return spec;
+}
+
+struct Outcome {
+  int code = -1;
+  std::string output;
+};
+
+// Runs a supervisor in a forked process, which receives SIGTERM once each child reported "stop".
+Outcome Supervise(std::vector<ChildSpec> children, protocol::NodeConfig node = {}) {
+  node.stop_timeout = absl::Seconds(1);
+  int ends[2];
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::dup2(ends[1], 1);
+    ::dup2(ends[1], 2);
+    const auto containment = Containment::Probe();
+    SupervisorOptions options;
+    size_t reports = 0;
+    const size_t expected = children.size();
+    options.children = std::move(children);
+    options.node = node;
+    options.drain_timeout = absl::Seconds(5);
+    options.containment = containment.get();
+    options.on_report = [&reports, expected](const ChildSpec& child, std::string_view line) {
+      const std::string text = "report of " + child.name + ": " + std::string(line) + "\n";
+      [[maybe_unused]] const ssize_t written = ::write(1, text.data(), text.size());
+      if (line == "stop" && ++reports == expected) ::kill(::getpid(), SIGTERM);
+    };
+    auto supervisor = NodeSupervisor::Create(std::move(options));
+    ::_exit(supervisor.ok() ? (*supervisor)->Run() : 99);
+  }
+  ::close(ends[1]);
+  Outcome outcome;
+  char text[4096];
+  for (ssize_t count = 0; (count = ::read(ends[0], text, sizeof text)) > 0;) {
+    outcome.output.append(text, static_cast<size_t>(count));
+  }
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return outcome;
+}
+
+TEST(NodeSupervisorTest, ChildrenGetTheirCountersAndReportOverTheLink) {
+  const Outcome outcome =
+      Supervise({Shell(ChildRole::kWorker, "echo $1 $2; echo stop >&3; sleep 100")});
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("--supervisor-fd=3 --incarnation="));
+  EXPECT_THAT(outcome.output, HasSubstr("report of worker.0: stop\n"));
+}
+
+TEST(NodeSupervisorTest, WorkersAreStoppedAfterTheCoordinator) {
+  const Outcome outcome =
+      Supervise({Shell(ChildRole::kCoordinator,
+                       "trap 'echo coordinator drained; exit 0' TERM; echo $2; echo stop >&3; "
+                       "while true; do sleep 0.01; done"),
+                 Shell(ChildRole::kWorker,
+                       "trap 'echo worker stopped; exit 0' TERM; echo stop >&3; "
+                       "while true; do sleep 0.01; done")});
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("--term="));
+  const size_t drained = outcome.output.find("coordinator drained");
+  const size_t stopped = outcome.output.find("worker stopped");
+  ASSERT_NE(drained, std::string::npos) << outcome.output;
+  ASSERT_NE(stopped, std::string::npos) << outcome.output;
+  EXPECT_LT(drained, stopped);
+}
+
+TEST(NodeSupervisorTest, CodesOfRefusalEndTheNodeAndOthersAreRestarted) {
+  for (const int code : {64, 65, 78}) {
+    const Outcome refused = Supervise({Shell(ChildRole::kWorker, "exit " + std::to_string(code))});
+    EXPECT_EQ(refused.code, code) << refused.output;
+  }
+  protocol::NodeConfig node;
+  node.restarts_max = 2;
+  node.backoff_min = absl::Milliseconds(1);
+  node.backoff_max = absl::Milliseconds(2);
+  const Outcome outcome = Supervise({Shell(ChildRole::kCoordinator, "echo run; exit 3")}, node);
+  EXPECT_EQ(outcome.code, 75) << outcome.output;
+  size_t runs = 0;
+  for (size_t at = outcome.output.find("run\n"); at != std::string::npos;
+       at = outcome.output.find("run\n", at + 1)) {
+    ++runs;
+  }
+  EXPECT_EQ(runs, 3u) << "the first start and two restarts";
+}
+
+TEST(NodeSupervisorTest, LongAndUnfinishedLinesArePassedOn) {
+  const Outcome outcome = Supervise(
+      {Shell(ChildRole::kWorker, "head -c 10000 /dev/zero | tr '\\0' x; printf end; exit 65")});
+  EXPECT_EQ(outcome.code, 65);
+  EXPECT_THAT(outcome.output, HasSubstr("end\n"));
+  EXPECT_GE(std::count(outcome.output.begin(), outcome.output.end(), 'x'), 10000);
+}
+
+TEST(NodeSupervisorTest, AMissingProgramIsAConfigurationError) {
+  ChildSpec spec = Shell(ChildRole::kWorker, "true");
+  spec.program = "/no/such/skein-worker";
+  const Outcome outcome = Supervise({spec});
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.output, HasSubstr("/no/such/skein-worker is missing or not executable"));
+}
+
+}  // namespace
+}  // namespace skein::worker

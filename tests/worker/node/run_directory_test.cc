@@ -1,0 +1,82 @@
+// Tests of worker/node/run_directory: private, removed at the end, swept when its owner died.
+#include "worker/node/run_directory.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "protocol/base/strings.h"
+
+namespace skein::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RunDirectoryTest : public ::testing::Test {
+ protected:
+  RunDirectoryTest() {
+    char path[] = "/tmp/skein_base_XXXXXX";
+    base_ = ::mkdtemp(path);
+  }
+  ~RunDirectoryTest() override { std::filesystem::remove_all(base_); }
+
+  std::string base_;
+};
+
+TEST_F(RunDirectoryTest, IsPrivateAndGoneAtTheEnd) {
+  std::string path;
+  {
+    const auto run = RunDirectory::Create(base_ + "/made");
+    ASSERT_TRUE(run.ok()) << run.status();
+    path = (*run)->path();
+    struct stat status {};
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0700u);
+    const auto file = (*run)->WriteFile("node.yaml", "a: 1\n");
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_EQ(::stat(file->c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0600u);
+    std::ifstream text(*file);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(text), {}), "a: 1\n");
+    EXPECT_FALSE((*run)->WriteFile("no/such", "x").ok());
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(RunDirectoryTest, TheNextStartRemovesThatOfADeadOwnerOnly) {
+  const auto living = RunDirectory::Create(base_);
+  ASSERT_TRUE(living.ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto dying = RunDirectory::Create(base_);
+    ::_exit(dying.ok() && (*dying)->WriteFile("left", "x").ok() ? 0 : 1);  // no destructor runs
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  const auto count = [this] {
+    return std::distance(std::filesystem::directory_iterator(base_), {});
+  };
+  EXPECT_EQ(count(), 2);
+  const auto next = RunDirectory::Create(base_);
+  ASSERT_TRUE(next.ok());
+  EXPECT_EQ(count(), 2) << "the living one and the new one";
+  EXPECT_TRUE(std::filesystem::exists((*living)->path()));
+}
+
+TEST_F(RunDirectoryTest, AnImpossibleBaseNamesTheKey) {
+  std::ofstream(base_ + "/file") << "x";
+  const auto run = RunDirectory::Create(base_ + "/file/below");
+  ASSERT_FALSE(run.ok());
+  EXPECT_THAT(std::string(protocol::StatusText(run.status())),
+              HasSubstr("node.run_directory (--run-directory): cannot make"));
+}
+
+}  // namespace
+}  // namespace skein::worker

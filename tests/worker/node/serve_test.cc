@@ -1,0 +1,108 @@
+// Tests of worker/node/commands/serve: what is resolved before a process starts, and the table.
+#include "worker/node/commands/serve.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "protocol/base/strings.h"
+
+namespace skein::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ServeTest : public ::testing::Test {
+ protected:
+  ServeTest() {
+    char path[] = "/tmp/skein_serve_XXXXXX";
+    root_ = std::filesystem::canonical(::mkdtemp(path)).string();
+    paths_.directory = root_ + "/build/dev/bin";
+    paths_.device_directory = root_ + "/dev";
+    paths_.built_backends = "reference,cpu";
+    paths_.version = "9.9.9";
+    std::filesystem::create_directories(paths_.directory);
+  }
+  ~ServeTest() override { std::filesystem::remove_all(root_); }
+
+  std::string MakeModel(std::string_view name) {
+    const std::string directory = protocol::Concat(root_, "/", name);
+    std::filesystem::create_directories(directory);
+    std::ofstream(directory + "/config.json") << "{}";
+    return directory;
+  }
+
+  absl::StatusOr<ServePlan> Resolve(const std::vector<std::string>& arguments) {
+    protocol::LoadOptions options;
+    options.allow_auto_backend = true;
+    options.positional_max = 1;
+    const auto loaded = protocol::LoadConfig(arguments, options);
+    if (!loaded.ok()) return loaded.status();
+    return ResolveServe(*loaded, paths_);
+  }
+
+  std::string root_;
+  ProgramPaths paths_;
+};
+
+TEST_F(ServeTest, WithoutArgumentsTheDemoModelOfTheBuildTree) {
+  const std::string demo = MakeModel("deploy/models/tiny-v41");
+  const auto plan = Resolve({});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->embedded_model);
+  EXPECT_EQ(plan->config.model.path, demo);
+  EXPECT_EQ(plan->config.model.served_model_name, "tiny-v41");
+  EXPECT_EQ(plan->config.worker.backend, "cpu");
+  EXPECT_EQ(plan->backend.reason, "no " + root_ + "/dev/nvidia[0-9]* is visible");
+}
+
+TEST_F(ServeTest, TheDemoModelOfAnInstallation) {
+  const std::string demo = MakeModel("build/dev/share/skein/models/tiny-v41");
+  const auto plan = Resolve({});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->config.model.path, demo);
+}
+
+TEST_F(ServeTest, TheArgumentIsTheModelAndWrongOnesAreRefused) {
+  const std::string model = MakeModel("mine");
+  const auto plan = Resolve({model, "--served-model-name", "name"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->config.model.path, model);
+  EXPECT_EQ(plan->config.model.served_model_name, "name");
+  EXPECT_FALSE(plan->embedded_model);
+  const auto twice = Resolve({model, "--model", model});
+  EXPECT_EQ(twice.status().code(), absl::StatusCode::kInvalidArgument);
+  const auto missing = Resolve({root_ + "/nothing"});
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(protocol::StatusText(missing.status())),
+              HasSubstr("/nothing: no readable config.json there"));
+  const auto none = Resolve({});
+  EXPECT_THAT(std::string(protocol::StatusText(none.status())),
+              HasSubstr("no demo model beside this program"));
+}
+
+TEST_F(ServeTest, TheTableSaysWhatWasChosen) {
+  MakeModel("deploy/models/tiny-v41");
+  const auto plan = Resolve({"--port", "8123"});
+  ASSERT_TRUE(plan.ok());
+  const std::string table = StartTable(*plan, paths_, "rung 2: something", "/run/x");
+  EXPECT_THAT(table, HasSubstr("skein 9.9.9\n  model        tiny-v41 (" + root_));
+  EXPECT_THAT(table, HasSubstr(", embedded default)\n  backend      cpu: no "));
+  EXPECT_THAT(table, HasSubstr("  api          http://127.0.0.1:8123\n"));
+  EXPECT_THAT(table, HasSubstr("  containment  rung 2: something\n  run files    /run/x\n"));
+  EXPECT_THAT(table, HasSubstr("  stop         Ctrl-C drains for at most 30 s"));
+}
+
+TEST_F(ServeTest, CommandsReturnTheirExitCodes) {
+  EXPECT_EQ(RunServe(std::vector<std::string>{"--prot=1"}, paths_), 64);
+  EXPECT_EQ(RunServe(std::vector<std::string>{}, paths_), 65);
+  EXPECT_EQ(RunNode(std::vector<std::string>{"--backend", "auto"}, paths_), 78);
+}
+
+}  // namespace
+}  // namespace skein::worker

@@ -1,0 +1,275 @@
+#include "worker/batch_input.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/ops/sampling.h"
+#include "protocol/base/status_macros.h"
+
+namespace skein::worker {
+
+using kernels::DType;
+using kernels::TensorView;
+using protocol::SequenceStep;
+using protocol::StepPlan;
+
+BatchInput::BatchInput(const ModelSpec& spec, const ModelLimits& limits, const KvCache& cache,
+                       StateSlots& slots, std::span<const int32_t> token_map, Arena& arena)
+    : spec_(spec),
+      limits_(limits),
+      block_tokens_(cache.block_tokens()),
+      num_blocks_(cache.num_blocks()),
+      max_blocks_((limits.max_model_len + block_tokens_ - 1) / block_tokens_),
+      slots_(slots),
+      token_map_(token_map),
+      plain_(spec.rope, spec.rope_dim, false),
+      compress_(spec.rope, spec.rope_dim, true),
+      table_(static_cast<size_t>(slots.num_slots())) {
+  const int rows = limits.max_rows;
+  const int sequences = slots.num_slots();
+  full_.rows.position = arena.Allocate(DType::kI32, {rows});
+  full_.rows.sequence = arena.Allocate(DType::kI32, {rows});
+  full_.rows.first_row = arena.Allocate(DType::kI32, {sequences});
+  full_.rows.first_position = arena.Allocate(DType::kI32, {sequences});
+  full_.rows.slot = arena.Allocate(DType::kI32, {sequences});
+  full_.rows.block_table = arena.Allocate(DType::kI32, {sequences, max_blocks_});
+  full_.rows.block_tokens = block_tokens_;
+  full_.ids = arena.Allocate(DType::kI32, {rows});
+  full_.window_begin = arena.Allocate(DType::kI32, {rows});
+  full_.window_end = arena.Allocate(DType::kI32, {rows});
+  full_.rope_plain = arena.Allocate(DType::kF32, {rows, spec.rope_dim});
+  full_.rope_compress = arena.Allocate(DType::kF32, {rows, spec.rope_dim});
+  full_.ring_source = arena.Allocate(DType::kI64, {rows});
+  full_.ring_target = arena.Allocate(DType::kI64, {rows});
+  for (int i = 0; i < rows; ++i) full_.ring_source.as<int64_t>()[i] = i;
+  if (spec.engram.ngram > 0) {
+    full_.ngram = arena.Allocate(DType::kI32, {rows, spec.engram.ngram});
+  }
+  full_.sample_row = arena.Allocate(DType::kI32, {limits.max_samples});
+  full_.sample_params =
+      arena.Allocate(DType::kU8, {limits.max_samples, int64_t{sizeof(kernels::SampleParams)}});
+  std::set<int> ratios;
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.ratio > 0) ratios.insert(layer.ratio);
+  }
+  for (int ratio : ratios) {
+    GroupBuffers buffers;
+    buffers.ratio = ratio;
+    buffers.row = arena.Allocate(DType::kI32, {rows});
+    buffers.target = arena.Allocate(DType::kI64, {rows});
+    buffers.cos_sin = arena.Allocate(DType::kF32, {rows, spec.rope_dim});
+    if (ratio > 1) buffers.ring_target = arena.Allocate(DType::kI64, {rows});
+    groups_.push_back(buffers);
+  }
+}
+
+void BatchInput::Reset() {
+  for (Slot& slot : table_) slot = Slot{};
+}
+
+absl::Status BatchInput::Check(const SequenceStep& step) const {
+  auto refuse = [&](std::string text) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence ", step.sequence.value(), ": ", text));
+  };
+  if (step.slot.value() >= table_.size()) {
+    return refuse(absl::StrCat("slot ", step.slot.value(), " of ", table_.size()));
+  }
+  const Slot& slot = table_[step.slot.value()];
+  const bool holds = slot.used && slot.sequence == step.sequence && !step.fresh_slot;
+  const int64_t length = holds ? slot.length : 0;
+  const size_t table_size = holds ? slot.blocks.size() : 0;
+  if (!holds && !step.fresh_slot) {
+    return refuse(absl::StrCat("slot ", step.slot.value(), " does not hold it"));
+  }
+  if (step.first_position > length) {
+    return refuse(absl::StrCat("first_position ", step.first_position, " leaves a gap after ",
+                               length, " computed tokens"));
+  }
+  if (step.tokens.empty()) return refuse("has no tokens");
+  const uint64_t end = uint64_t{step.first_position} + step.tokens.size();
+  if (end > static_cast<uint64_t>(limits_.max_model_len)) {
+    return refuse(
+        absl::StrCat("ends at position ", end, ", max_model_len is ", limits_.max_model_len));
+  }
+  if (step.table_size_before != table_size) {
+    return refuse(absl::StrCat("table_size_before is ", step.table_size_before, ", the worker has ",
+                               table_size, " blocks"));
+  }
+  if ((table_size + step.new_blocks.size()) * static_cast<size_t>(block_tokens_) < end) {
+    return refuse(absl::StrCat(table_size + step.new_blocks.size(), " blocks of ", block_tokens_,
+                               " tokens do not hold ", end, " tokens"));
+  }
+  if (table_size + step.new_blocks.size() > static_cast<size_t>(max_blocks_)) {
+    return refuse(absl::StrCat("has ", table_size + step.new_blocks.size(), " blocks, at most ",
+                               max_blocks_));
+  }
+  for (protocol::BlockId block : step.new_blocks) {
+    if (block.value() >= static_cast<uint32_t>(num_blocks_)) {
+      return refuse(absl::StrCat("block ", block.value(), " of ", num_blocks_));
+    }
+  }
+  for (int32_t token : step.tokens) {
+    if (token < 0 || token >= spec_.vocab) {
+      return refuse(absl::StrCat("token ", token, ", the vocabulary has ", spec_.vocab));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchInput::CheckPlan(const StepPlan& plan) const {
+  size_t rows = 0;
+  size_t samples = 0;
+  std::set<uint32_t> slots;
+  for (const SequenceStep& step : plan.sequences) {
+    SKEIN_RETURN_IF_ERROR(Check(step));
+    rows += step.tokens.size();
+    samples += step.sample ? 1 : 0;
+    if (!slots.insert(step.slot.value()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("slot ", step.slot.value(), " is in the plan twice"));
+    }
+  }
+  if (rows > static_cast<size_t>(limits_.max_rows)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan has ", rows, " tokens, at most ", limits_.max_rows));
+  }
+  if (samples > static_cast<size_t>(limits_.max_samples)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan samples ", samples, " rows, at most ", limits_.max_samples));
+  }
+  return absl::OkStatus();
+}
+
+void BatchInput::FillNgram(const SequenceStep& step, size_t offset, int row) {
+  if (token_map_.empty()) return;
+  const int slot = static_cast<int>(step.slot.value());
+  const int64_t position = step.first_position + static_cast<int64_t>(offset);
+  slots_.set_ngram_id(slot, position, token_map_[static_cast<size_t>(step.tokens[offset])]);
+  int32_t* out = full_.ngram.as<int32_t>() + int64_t{row} * spec_.engram.ngram;
+  for (int s = 0; s < spec_.engram.ngram; ++s) {
+    out[s] = position - s < 0 ? token_map_[static_cast<size_t>(spec_.engram.pad_token)]
+                              : slots_.ngram_id(slot, position - s);
+  }
+}
+
+void BatchInput::FillGroups(const SequenceStep& step, size_t offset, int row) {
+  const int64_t position = step.first_position + static_cast<int64_t>(offset);
+  const int64_t last = step.first_position + static_cast<int64_t>(step.tokens.size()) - 1;
+  const Slot& slot = table_[step.slot.value()];
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const GroupBuffers& buffers = groups_[i];
+    CompletedGroups& groups = batch_.groups[i];
+    const int ratio = buffers.ratio;
+    if (ratio > 1) {
+      const int64_t ring = slots_.open_rows(ratio);
+      buffers.ring_target.as<int64_t>()[row] =
+          position > last - ring ? int64_t{step.slot.value()} * ring + position % ring : -1;
+    }
+    if ((position + 1) % ratio != 0) continue;
+    const int64_t group = position / ratio;
+    const int64_t per_block = block_tokens_ / ratio;
+    const int64_t block = slot.blocks[static_cast<size_t>(group / per_block)];
+    const int at = groups.count++;
+    buffers.row.as<int32_t>()[at] = row;
+    buffers.target.as<int64_t>()[at] = block * per_block + group % per_block;
+    compress_.FillRow(group * ratio, buffers.cos_sin.as<float>() + int64_t{at} * spec_.rope_dim);
+    groups.max_columns = std::max(groups.max_columns, static_cast<int>(group) + 1);
+  }
+}
+
+void BatchInput::FillRow(const SequenceStep& step, int index, size_t offset) {
+  const int row = batch_.num_rows++;
+  const auto position = static_cast<int32_t>(step.first_position + offset);
+  const int64_t last = step.first_position + static_cast<int64_t>(step.tokens.size()) - 1;
+  const int64_t ring = slots_.ring_rows();
+  full_.rows.position.as<int32_t>()[row] = position;
+  full_.rows.sequence.as<int32_t>()[row] = index;
+  full_.ids.as<int32_t>()[row] = step.tokens[offset];
+  full_.window_begin.as<int32_t>()[row] = std::max(0, position + 1 - spec_.window);
+  full_.window_end.as<int32_t>()[row] = position + 1;
+  plain_.FillRow(position, full_.rope_plain.as<float>() + int64_t{row} * spec_.rope_dim);
+  compress_.FillRow(position, full_.rope_compress.as<float>() + int64_t{row} * spec_.rope_dim);
+  full_.ring_target.as<int64_t>()[row] =
+      position > last - ring ? int64_t{step.slot.value()} * ring + position % ring : -1;
+  FillNgram(step, offset, row);
+  FillGroups(step, offset, row);
+}
+
+void BatchInput::FillSample(const SequenceStep& step, int row) {
+  if (!step.sample) return;
+  const int at = batch_.num_samples++;
+  full_.sample_row.as<int32_t>()[at] = row;
+  kernels::SampleParams params;
+  params.seed = step.sampling.seed;
+  params.position = step.first_position + static_cast<uint32_t>(step.tokens.size());
+  params.top_k = step.sampling.top_k;
+  params.temperature = step.sampling.temperature;
+  params.top_p = step.sampling.top_p;
+  params.min_p = step.sampling.min_p;
+  params.num_top = step.sampling.num_top_logprobs;
+  full_.sample_params.as<kernels::SampleParams>()[at] = params;
+}
+
+void BatchInput::FillSequence(const SequenceStep& step, int index) {
+  Slot& slot = table_[step.slot.value()];
+  if (step.fresh_slot) slot = Slot{};
+  slot.used = true;
+  slot.sequence = step.sequence;
+  for (protocol::BlockId block : step.new_blocks) {
+    slot.blocks.push_back(static_cast<int32_t>(block.value()));
+  }
+  slot.length = step.first_position + static_cast<int64_t>(step.tokens.size());
+  full_.rows.first_row.as<int32_t>()[index] = batch_.num_rows;
+  full_.rows.first_position.as<int32_t>()[index] = static_cast<int32_t>(step.first_position);
+  full_.rows.slot.as<int32_t>()[index] = static_cast<int32_t>(step.slot.value());
+  int32_t* table = full_.rows.block_table.as<int32_t>() + int64_t{index} * max_blocks_;
+  std::fill_n(table, max_blocks_, -1);
+  std::copy(slot.blocks.begin(), slot.blocks.end(), table);
+  for (size_t offset = 0; offset < step.tokens.size(); ++offset) FillRow(step, index, offset);
+  FillSample(step, batch_.num_rows - 1);
+  // Columns that the last row sees, also when the step completes no group.
+  for (CompletedGroups& groups : batch_.groups) {
+    groups.max_columns = std::max(groups.max_columns, static_cast<int>(slot.length / groups.ratio));
+  }
+}
+
+void BatchInput::Narrow() {
+  const int rows = batch_.num_rows;
+  for (TensorView* view : {&batch_.rows.position, &batch_.rows.sequence, &batch_.ids,
+                           &batch_.window_begin, &batch_.window_end, &batch_.rope_plain,
+                           &batch_.rope_compress, &batch_.ring_source, &batch_.ring_target}) {
+    *view = Rows(*view, rows);
+  }
+  if (!batch_.ngram.absent()) batch_.ngram = Rows(batch_.ngram, rows);
+  for (TensorView* view : {&batch_.rows.first_row, &batch_.rows.first_position, &batch_.rows.slot,
+                           &batch_.rows.block_table}) {
+    *view = Rows(*view, batch_.num_sequences);
+  }
+  batch_.sample_row = Rows(batch_.sample_row, batch_.num_samples);
+  batch_.sample_params = Rows(batch_.sample_params, batch_.num_samples);
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    CompletedGroups& groups = batch_.groups[i];
+    groups.row = Rows(groups_[i].row, groups.count);
+    groups.target = Rows(groups_[i].target, groups.count);
+    groups.cos_sin = Rows(groups_[i].cos_sin, groups.count);
+    if (groups.ratio > 1) groups.ring_target = Rows(groups_[i].ring_target, rows);
+  }
+}
+
+absl::StatusOr<const ModelBatch*> BatchInput::Build(const StepPlan& plan) {
+  SKEIN_RETURN_IF_ERROR(CheckPlan(plan));
+  batch_ = full_;
+  batch_.num_sequences = static_cast<int>(plan.sequences.size());
+  for (const GroupBuffers& buffers : groups_) {
+    CompletedGroups groups;
+    groups.ratio = buffers.ratio;
+    batch_.groups.push_back(groups);
+  }
+  int index = 0;
+  for (const SequenceStep& step : plan.sequences) FillSequence(step, index++);
+  Narrow();
+  return &batch_;
+}
+
+}  // namespace skein::worker

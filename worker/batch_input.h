@@ -1,0 +1,66 @@
+// StepPlan -> the step's metadata, in one place. Checks a plan against what the slots hold and
+// refuses what contradicts it: a wrong plan is the sender's bug and must not corrupt a cache.
+// Owns the block table and length of every slot. Thread: the device thread.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "protocol/messages/step.h"
+#include "worker/cache/kv_cache.h"
+#include "worker/cache/state_slots.h"
+#include "worker/model/activations.h"
+#include "worker/model/model.h"
+#include "worker/model/model_batch.h"
+#include "worker/model/model_spec.h"
+
+namespace skein::worker {
+
+class BatchInput {
+ public:
+  // `token_map`: raw token -> compressed id, empty without Engram; outlives the object.
+  BatchInput(const ModelSpec& spec, const ModelLimits& limits, const KvCache& cache,
+             StateSlots& slots, std::span<const int32_t> token_map, Arena& arena);
+
+  // The batch of a plan, valid until the next call. InvalidArgument names sequence, field, values.
+  absl::StatusOr<const ModelBatch*> Build(const protocol::StepPlan& plan);
+
+  // Forgets every slot: the epoch is over.
+  void Reset();
+
+ private:
+  struct Slot {
+    bool used = false;
+    protocol::SequenceId sequence;
+    int64_t length = 0;  // tokens computed
+    std::vector<int32_t> blocks;
+  };
+  struct GroupBuffers {
+    int ratio = 1;
+    kernels::TensorView row, target, cos_sin, ring_target;
+  };
+
+  absl::Status Check(const protocol::SequenceStep& step) const;
+  absl::Status CheckPlan(const protocol::StepPlan& plan) const;
+  void FillSequence(const protocol::SequenceStep& step, int index);
+  void FillRow(const protocol::SequenceStep& step, int index, size_t offset);
+  void FillNgram(const protocol::SequenceStep& step, size_t offset, int row);
+  void FillGroups(const protocol::SequenceStep& step, size_t offset, int row);
+  void FillSample(const protocol::SequenceStep& step, int row);
+  void Narrow();
+
+  const ModelSpec& spec_;
+  const ModelLimits limits_;
+  const int block_tokens_;
+  const int num_blocks_;
+  const int max_blocks_;  // of one sequence
+  StateSlots& slots_;
+  std::span<const int32_t> token_map_;
+  RopeTable plain_, compress_;
+  std::vector<Slot> table_;
+  std::vector<GroupBuffers> groups_;
+  ModelBatch full_;   // views at their capacity
+  ModelBatch batch_;  // narrowed to the current plan
+};
+
+}  // namespace skein::worker

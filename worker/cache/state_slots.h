@@ -1,0 +1,56 @@
+// Fixed per-sequence state: window rings of every layer and draft stage, rows of open compressor
+// groups, recent compressed ids. Rows are addressed by position, so going back is setting a length:
+// nothing is copied or zeroed. Thread: the device thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/ops/kv_cache.h"
+#include "worker/model/activations.h"
+#include "worker/model/model_spec.h"
+
+namespace skein::worker {
+
+class StateSlots {
+ public:
+  StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_slots, Arena& arena);
+
+  // Window ring of a layer: row slot * ring_rows() + position % ring_rows().
+  const kernels::KvPool& window(int layer) const { return window_[static_cast<size_t>(layer)]; }
+  const kernels::KvPool& draft_window(int stage) const {
+    return draft_[static_cast<size_t>(stage)];
+  }
+  int ring_rows() const { return ring_rows_; }
+
+  // Rows [2*head_dim] of the open groups of a kv source with ratio > 1: row
+  // slot * open_rows(ratio) + position % open_rows(ratio).
+  const kernels::KvPool& open_groups(int layer) const { return open_[static_cast<size_t>(layer)]; }
+  int open_rows(int ratio) const { return ratio + draft_rows_; }
+
+  // Compressed id of an earlier token of the sequence in `slot`. Host memory.
+  int32_t ngram_id(int slot, int64_t position) const { return ngram_[NgramIndex(slot, position)]; }
+  void set_ngram_id(int slot, int64_t position, int32_t id) {
+    ngram_[NgramIndex(slot, position)] = id;
+  }
+
+  int num_slots() const { return num_slots_; }
+  // Bytes of one slot over all pools.
+  static uint64_t SlotBytes(const ModelSpec& spec, const Numerics& numerics);
+
+ private:
+  size_t NgramIndex(int slot, int64_t position) const {
+    return static_cast<size_t>(slot) * static_cast<size_t>(ngram_rows_) +
+           static_cast<size_t>(position % ngram_rows_);
+  }
+
+  int num_slots_;
+  int ring_rows_;
+  int draft_rows_;  // rows beyond need, so that refused drafts overwrite nothing that is wanted
+  int ngram_rows_;
+  std::vector<kernels::KvPool> window_, draft_, open_;
+  std::vector<int32_t> ngram_;
+};
+
+}  // namespace skein::worker

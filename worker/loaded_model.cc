@@ -1,0 +1,53 @@
+#include "worker/loaded_model.h"
+
+#include "absl/strings/str_cat.h"
+#include "protocol/base/status_macros.h"
+
+namespace skein::worker {
+
+Numerics BackendNumerics(std::string_view backend) {
+  return backend == "reference" ? Numerics::Exact() : Numerics::Model();
+}
+
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(
+    const kernels::KernelRegistry& registry, const kernels::KernelManifest& manifest,
+    const LoadOptions& options) {
+  std::unique_ptr<LoadedModel> out(new LoadedModel());
+  SKEIN_RETURN_IF_ERROR(out->Build(registry, manifest, options));
+  return out;
+}
+
+absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
+                                const kernels::KernelManifest& manifest,
+                                const LoadOptions& options) {
+  SKEIN_ASSIGN_OR_RETURN(spec_, ModelSpec::Load(options.model_dir));
+  spec_.rope.recorded = options.recorded_rope;
+  if (options.block_tokens <= 0 || options.block_tokens % spec_.block_multiple() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block_size is ", options.block_tokens,
+                     ", must be a multiple of the model's compression ratios, that is of ",
+                     spec_.block_multiple()));
+  }
+  if (options.limits.max_model_len > spec_.max_position) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_model_len is ", options.limits.max_model_len,
+                     ", config.json allows at most ", spec_.max_position));
+  }
+  SKEIN_ASSIGN_OR_RETURN(weights_, ModelWeights::Load(options.model_dir, spec_));
+  kernels_ = std::make_unique<KernelSet>(registry, manifest, options.stream);
+  cache_ = std::make_unique<KvCache>(spec_, options.numerics, options.block_tokens,
+                                     options.num_blocks, arena_);
+  slots_ = std::make_unique<StateSlots>(spec_, options.numerics, options.num_slots, arena_);
+  model_ = std::make_unique<Model>(spec_, *weights_, options.numerics, options.limits, *cache_,
+                                   *slots_, *kernels_, arena_);
+  if (options.max_draft_requests > 0 && spec_.dspark.stages > 0) {
+    draft_ = std::make_unique<DSparkHead>(*model_, *weights_, options.limits,
+                                          options.max_draft_requests, *slots_, *kernels_, arena_);
+  }
+  input_ = std::make_unique<BatchInput>(spec_, options.limits, *cache_, *slots_,
+                                        weights_->engram_token_map, arena_);
+  SKEIN_RETURN_IF_ERROR(kernels_->Finish());
+  return model_->Prepare();
+}
+
+}  // namespace skein::worker

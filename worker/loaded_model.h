@@ -1,0 +1,68 @@
+// A model ready to run: specification, weights, caches, slots, kernels and activations, assembled
+// in the one order that works. Owns all of them. Thread: built on one thread, then the device
+// thread.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/kernel_registry.h"
+#include "worker/batch_input.h"
+#include "worker/cache/kv_cache.h"
+#include "worker/cache/state_slots.h"
+#include "worker/model/activations.h"
+#include "worker/model/dspark_head.h"
+#include "worker/model/kernel_set.h"
+#include "worker/model/model.h"
+#include "worker/model/model_spec.h"
+#include "worker/model/weight_loader.h"
+
+namespace skein::worker {
+
+struct LoadOptions {
+  std::filesystem::path model_dir;
+  Numerics numerics;
+  ModelLimits limits;
+  int block_tokens = 0;  // multiple of the model's block_multiple()
+  int num_blocks = 0;
+  int num_slots = 0;
+  int max_draft_requests = 0;  // 0: no draft head
+  kernels::DeviceStream stream;
+  std::shared_ptr<const RecordedRope> recorded_rope;  // null in production
+};
+
+class LoadedModel {
+ public:
+  // Errors name file, tensor, operator or option; nothing is kept of a failed load.
+  static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const kernels::KernelRegistry& registry,
+                                                           const kernels::KernelManifest& manifest,
+                                                           const LoadOptions& options);
+
+  const ModelSpec& spec() const { return spec_; }
+  const ModelWeights& weights() const { return *weights_; }
+  Model& model() { return *model_; }
+  BatchInput& input() { return *input_; }
+  DSparkHead* draft() { return draft_.get(); }  // null without draft head
+  uint64_t arena_bytes() const { return arena_.total_bytes(); }
+
+ private:
+  LoadedModel() = default;
+  absl::Status Build(const kernels::KernelRegistry& registry,
+                     const kernels::KernelManifest& manifest, const LoadOptions& options);
+
+  ModelSpec spec_;
+  std::unique_ptr<ModelWeights> weights_;
+  Arena arena_;
+  std::unique_ptr<KernelSet> kernels_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<StateSlots> slots_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<DSparkHead> draft_;
+  std::unique_ptr<BatchInput> input_;
+};
+
+// The numerics of a backend: the reference computes in double, others in the model's own formats.
+Numerics BackendNumerics(std::string_view backend);
+
+}  // namespace skein::worker

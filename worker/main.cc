@@ -1,0 +1,180 @@
+// skein-worker: owns one device's caches and kernels and runs the plans of a coordinator. Wiring
+// only.
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/register.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/device.h"
+#include "kernels/reference/register.h"
+#include "protocol/actor/threaded_actor_system.h"
+#include "protocol/base/log.h"
+#include "protocol/base/parent_guard.h"
+#include "protocol/base/signal_watch.h"
+#include "protocol/base/status_macros.h"
+#include "protocol/base/strings.h"
+#include "protocol/config/config.h"
+#include "protocol/transport/zmq_transport.h"
+#include "worker/loaded_model.h"
+#include "worker/preflight.h"
+#include "worker/step_executor.h"
+#include "worker/worker_actor.h"
+
+namespace skein::worker {
+namespace {
+
+constexpr int kExitUsage = 64;
+constexpr int kExitModel = 65;
+constexpr int kExitInternal = 70;
+constexpr int kExitRestart = 75;
+constexpr int kExitConfig = 78;
+
+int Fail(const absl::Status& status, int code) {
+  std::fprintf(stderr, "skein-worker: %s\n", std::string(protocol::StatusText(status)).c_str());
+  return code;
+}
+
+// Refused models are data errors, unusable combinations configuration errors.
+int LoadExitCode(const absl::Status& status) {
+  return absl::IsUnimplemented(status) || absl::IsResourceExhausted(status) ? kExitConfig
+                                                                            : kExitModel;
+}
+
+int64_t FlagValue(const protocol::LoadedConfig& loaded, const char* name, int64_t missing) {
+  auto found = loaded.program_flags.find(name);
+  int64_t value = missing;
+  if (found != loaded.program_flags.end() && !absl::SimpleAtoi(found->second, &value)) {
+    return missing;
+  }
+  return value;
+}
+
+// Set by TERM or INT; wakes the actor once there is one.
+struct StopRequest {
+  std::atomic<bool> asked = false;
+  std::atomic<protocol::Waker*> actor = nullptr;
+  void operator()() {
+    asked = true;
+    if (protocol::Waker* waker = actor.load(); waker != nullptr) waker->Wake();
+  }
+};
+
+struct Device {
+  kernels::KernelRegistry registry;
+  std::unique_ptr<kernels::cpu::ThreadPool> threads;
+};
+
+absl::Status OpenDevice(const protocol::Config& config, Device& device) {
+  SKEIN_RETURN_IF_ERROR(kernels::RegisterReferenceKernels(device.registry));
+  SKEIN_RETURN_IF_ERROR(kernels::RegisterCpuKernels(device.registry, kernels::CpuIsa::kAuto));
+  const auto threads = static_cast<int>(config.worker.threads);
+  device.threads =
+      std::make_unique<kernels::cpu::ThreadPool>(threads > 0 ? threads : UsableProcessors());
+  return absl::OkStatus();
+}
+
+void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel& model,
+               const LoadOptions& options) {
+  const kernels::DeviceProperties host = kernels::HostProperties();
+  SKEIN_LOG(kInfo, "model loaded")
+      .Field("model", config.model.path)
+      .Field("backend", config.worker.backend)
+      .Field("device", host.name)
+      .Field("features", host.features)
+      .Field("threads", device.threads->threads())
+      .Field("weight_bytes", model.weights().bytes)
+      .Field("skipped_tensors", model.weights().skipped_tensors)
+      .Field("arena_bytes", static_cast<uint64_t>(model.arena_bytes()))
+      .Field("blocks", options.num_blocks)
+      .Field("block_tokens", options.block_tokens)
+      .Field("slots", options.num_slots);
+}
+
+int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> model,
+          const LoadOptions& options, const protocol::ParentGuard* parent, StopRequest& stop) {
+  const protocol::Config& config = loaded.config;
+  protocol::ZmqTransportOptions transport_options;
+  transport_options.self = {
+      protocol::NodeId(static_cast<uint32_t>(1 + FlagValue(loaded, "worker-index", 0))), 0};
+  transport_options.heartbeat_interval = config.transport.heartbeat_interval;
+  transport_options.heartbeat_timeout = config.transport.heartbeat_timeout;
+  auto transport = protocol::ZmqTransport::Create(transport_options);
+  if (!transport.ok()) return Fail(transport.status(), kExitInternal);
+  protocol::ActorSystemOptions system_options;
+  system_options.self = transport_options.self;
+  system_options.incarnation =
+      protocol::Incarnation(static_cast<uint64_t>(FlagValue(loaded, "incarnation", 1)));
+  system_options.lease = config.transport.lease_timeout;
+  protocol::ThreadedActorSystem system(system_options, *std::move(transport));
+
+  WorkerActorOptions actor;
+  actor.registration.build = SKEIN_VERSION;
+  actor.registration.backend = config.worker.backend;
+  actor.registration.model = model->spec().identity;
+  actor.registration.incarnation = system_options.incarnation;
+  actor.registration.geometry = Geometry(options);
+  actor.stop = &stop.asked;
+  actor.on_group_formed = [parent] {
+    if (parent != nullptr) parent->Report("ready");
+  };
+  auto spawned = system.Spawn("worker", [&](protocol::Waker& waker) {
+    return std::make_unique<WorkerActor>(std::move(actor),
+                                         std::make_unique<StepExecutor>(std::move(model), waker));
+  });
+  if (!spawned.ok()) return Fail(spawned.status(), kExitInternal);
+  absl::Status status =
+      system.Connect(protocol::kCoordinatorActor, config.transport.control_endpoint);
+  if (!status.ok()) return Fail(status, kExitConfig);
+  stop.actor = &system.waker();
+  status = system.Run();
+  stop.actor = nullptr;
+  if (status.ok()) return 0;
+  return Fail(status, absl::IsUnavailable(status) ? kExitRestart : kExitInternal);
+}
+
+int Run(const std::vector<std::string>& arguments) {
+  protocol::LoadOptions load_options;
+  load_options.required = {"model.path", "transport.control_endpoint"};
+  load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index"};
+  auto loaded = protocol::LoadConfig(arguments, load_options);
+  if (!loaded.ok()) return Fail(loaded.status(), kExitUsage);
+  const protocol::Config& config = loaded->config;
+  protocol::InstallLog(protocol::ToLogOptions(config.log, "skein-worker"));
+
+  StopRequest stop;
+  auto signals = protocol::SignalWatch::Create([&stop](int) { stop(); });
+  if (!signals.ok()) return Fail(signals.status(), kExitInternal);
+  std::unique_ptr<protocol::ParentGuard> parent;
+  if (const int64_t fd = FlagValue(*loaded, "supervisor-fd", -1); fd >= 0) {
+    auto guard = protocol::ParentGuard::Create(static_cast<int>(fd));
+    if (!guard.ok()) return Fail(guard.status(), kExitInternal);
+    parent = *std::move(guard);
+  }
+  Device device;
+  if (absl::Status status = OpenDevice(config, device); !status.ok()) {
+    return Fail(status, kExitInternal);
+  }
+  auto manifest = PlanManifest(config, device.registry);
+  if (!manifest.ok()) return Fail(manifest.status(), kExitConfig);
+  auto spec = ModelSpec::Load(config.model.path);
+  if (!spec.ok()) return Fail(spec.status(), LoadExitCode(spec.status()));
+  auto options = PlanLoad(config, *spec);
+  if (!options.ok()) return Fail(options.status(), kExitConfig);
+  options->stream.handle = device.threads.get();
+  auto model = LoadedModel::Load(device.registry, *manifest, *options);
+  if (!model.ok()) return Fail(model.status(), LoadExitCode(model.status()));
+  LogLoaded(config, device, **model, *options);
+  return Serve(*loaded, *std::move(model), *options, parent.get(), stop);
+}
+
+}  // namespace
+}  // namespace skein::worker
+
+int main(int argc, char** argv) { return skein::worker::Run({argv + 1, argv + argc}); }

@@ -1,0 +1,254 @@
+#include "worker/model/dspark_head.h"
+
+#include <algorithm>
+
+#include "protocol/base/log.h"
+#include "protocol/base/status_macros.h"
+
+namespace skein::worker {
+
+using kernels::DType;
+using kernels::TensorView;
+
+namespace {
+
+// Metadata buffers of a draft batch of `rows` rows over `requests` sequences.
+ModelBatch AllocateBatch(const ModelSpec& spec, int requests, int rows, Arena& arena) {
+  ModelBatch batch;
+  batch.rows.position = arena.Allocate(DType::kI32, {rows});
+  batch.rows.sequence = arena.Allocate(DType::kI32, {rows});
+  batch.rows.first_row = arena.Allocate(DType::kI32, {requests});
+  batch.rows.first_position = arena.Allocate(DType::kI32, {requests});
+  batch.rows.slot = arena.Allocate(DType::kI32, {requests});
+  batch.rows.block_table = arena.Allocate(DType::kI32, {requests, 1});
+  batch.rows.block_tokens = spec.block_multiple();
+  batch.ids = arena.Allocate(DType::kI32, {rows});
+  batch.window_begin = arena.Allocate(DType::kI32, {rows});
+  batch.window_end = arena.Allocate(DType::kI32, {rows});
+  batch.rope_plain = arena.Allocate(DType::kF32, {rows, spec.rope_dim});
+  return batch;
+}
+
+// The batch narrowed to what a call uses.
+ModelBatch Narrow(const ModelBatch& full, int requests, int rows) {
+  ModelBatch batch = full;
+  batch.num_rows = rows;
+  batch.num_sequences = requests;
+  for (TensorView* view : {&batch.rows.position, &batch.rows.sequence, &batch.ids,
+                           &batch.window_begin, &batch.window_end, &batch.rope_plain}) {
+    *view = Rows(*view, rows);
+  }
+  for (TensorView* view : {&batch.rows.first_row, &batch.rows.first_position, &batch.rows.slot,
+                           &batch.rows.block_table}) {
+    *view = Rows(*view, requests);
+  }
+  return batch;
+}
+
+// Row `step` of each request's block: [R, width] of a [R*block, width] view.
+TensorView BlockRow(const TensorView& view, int requests, int block, int step) {
+  TensorView out = view;
+  out.data = view.row(step);
+  out.shape[0] = requests;
+  out.stride[0] = view.step(0) * block;
+  return out;
+}
+
+double Element(const TensorView& view, int64_t index) {
+  return view.dtype == DType::kF64 ? view.as<double>()[index]
+                                   : static_cast<double>(view.as<float>()[index]);
+}
+
+}  // namespace
+
+DSparkHead::DSparkHead(Model& model, const ModelWeights& weights, const ModelLimits& limits,
+                       int max_requests, const StateSlots& slots, KernelSet& kernels, Arena& arena)
+    : spec_(model.spec()),
+      weights_(weights),
+      draft_(weights.draft),
+      numerics_(model.numerics()),
+      slots_(slots),
+      block_(spec_.dspark.block),
+      rope_table_(spec_.rope, spec_.rope_dim, false),
+      streams_(spec_, numerics_, max_requests * spec_.dspark.block, arena),
+      quantise_taps_(static_cast<int>(spec_.dspark.target_layers.size()) * spec_.hidden,
+                     limits.max_rows, numerics_, kernels, arena),
+      quantise_main_(spec_.hidden, limits.max_rows, numerics_, kernels, arena),
+      main_proj_(draft_.main_proj, numerics_.act, limits.max_rows, numerics_, kernels) {
+  const int rows = max_requests * block_;
+  SKEIN_CHECK(rows <= limits.max_rows);
+  Allocate(max_requests, limits.max_rows, arena);
+  AddKernels(max_requests, kernels);
+  blocks_.reserve(draft_.stages.size());
+  for (size_t s = 0; s < draft_.stages.size(); ++s) {
+    AttentionCaches caches;
+    caches.ring = slots.draft_window(static_cast<int>(s));
+    caches.ring_rows = slots.ring_rows();
+    wkv_.emplace_back(draft_.stages[s].attn.wkv, numerics_.act, limits.max_rows, numerics_,
+                      kernels);
+    blocks_.emplace_back(draft_.stages[s], LayerSpec{}, spec_.window + block_,
+                         spec_.dspark.experts_per_token, spec_, numerics_, rows, caches, kernels,
+                         arena, model.attention_scratch(), model.moe_scratch());
+  }
+}
+
+void DSparkHead::Allocate(int max_requests, int max_rows, Arena& arena) {
+  const int rows = max_requests * block_;
+  const DType act = numerics_.act;
+  const DType wide = numerics_.wide;
+  batch_ = AllocateBatch(spec_, max_requests, rows, arena);
+  main_x_ = arena.Allocate(act, {max_rows, spec_.hidden});
+  window_ = arena.Allocate(act, {max_rows, spec_.head_dim});
+  embedded_ = arena.Allocate(act, {rows, spec_.hidden});
+  y_ = arena.Allocate(act, {rows, spec_.hidden});
+  normed_ = arena.Allocate(act, {rows, spec_.hidden});
+  logits_ = arena.Allocate(wide, {rows, spec_.vocab});
+  markov_ = arena.Allocate(act, {max_requests, spec_.dspark.markov_rank});
+  confidence_ = arena.Allocate(wide, {rows, 1});
+  previous_ = arena.Allocate(DType::kI32, {max_requests});
+  params_ = arena.Allocate(DType::kU8, {max_requests, int64_t{sizeof(kernels::SampleParams)}});
+  record_ = arena.Allocate(DType::kU8, {max_requests, int64_t{sizeof(kernels::SampleRecord)}});
+}
+
+void DSparkHead::AddKernels(int max_requests, KernelSet& kernels) {
+  const int rows = max_requests * block_;
+  const DType act = numerics_.act;
+  const DType wide = numerics_.wide;
+  head_ = LinearLayer(weights_.head, wide, rows, numerics_, kernels);
+  markov_head_ = LinearLayer(draft_.markov_head, wide, max_requests, numerics_, kernels, true);
+  confidence_hidden_ =
+      LinearLayer(draft_.confidence_hidden, wide, max_requests, numerics_, kernels);
+  confidence_markov_ =
+      LinearLayer(draft_.confidence_markov, wide, max_requests, numerics_, kernels, true);
+  norm_ = kernels.Add<kernels::RmsNorm>({.channels = spec_.hidden, .dtype = act});
+  kv_norm_ = kernels.Add<kernels::RmsNorm>({.channels = spec_.head_dim, .dtype = act});
+  rope_ = kernels.Add<kernels::Rope>(
+      {.head_dim = spec_.head_dim, .rope_dim = spec_.rope_dim, .dtype = act});
+  store_ = kernels.Add<kernels::StoreKv>(
+      {.format = numerics_.window, .dim = spec_.head_dim, .x_dtype = act});
+  embed_ = kernels.Add<kernels::GatherRows>(
+      {.channels = spec_.hidden, .table_dtype = DType::kBf16, .y_dtype = act});
+  markov_embed_ = kernels.Add<kernels::GatherRows>(
+      {.channels = spec_.dspark.markov_rank, .table_dtype = DType::kBf16, .y_dtype = act});
+  expand_ =
+      kernels.Add<kernels::HcExpand>({.hc = spec_.hc, .channels = spec_.hidden, .dtype = act});
+  collapse_ = kernels.Add<kernels::HcCollapse>(
+      {.hc = spec_.hc, .channels = spec_.hidden, .dtype = act, .wide = wide});
+  sample_ = kernels.Add<kernels::SampleTokens>(
+      {.vocab = spec_.vocab, .max_top = 0, .wide = wide, .max_rows = max_requests});
+}
+
+absl::Status DSparkHead::Observe(const ModelBatch& batch, const TensorView& taps) {
+  const int rows = batch.num_rows;
+  const TensorView main_x = Rows(main_x_, rows);
+  const TensorView window = Rows(window_, rows);
+  SKEIN_ASSIGN_OR_RETURN(const LinearInput in, quantise_taps_(taps));
+  SKEIN_RETURN_IF_ERROR(main_proj_(in, main_x));
+  SKEIN_RETURN_IF_ERROR(
+      norm_({.x = main_x, .weight = draft_.main_norm, .y = main_x, .eps = spec_.norm_eps}));
+  SKEIN_ASSIGN_OR_RETURN(const LinearInput main_in, quantise_main_(main_x));
+  for (size_t s = 0; s < wkv_.size(); ++s) {
+    SKEIN_RETURN_IF_ERROR(wkv_[s](main_in, window));
+    SKEIN_RETURN_IF_ERROR(kv_norm_({.x = window,
+                                    .weight = draft_.stages[s].attn.kv_norm,
+                                    .y = window,
+                                    .eps = spec_.norm_eps}));
+    SKEIN_RETURN_IF_ERROR(
+        rope_({.x = Reshape(window, {rows, 1, spec_.head_dim}), .cos_sin = batch.rope_plain}));
+    SKEIN_RETURN_IF_ERROR(store_({.x = window,
+                                  .target = batch.ring_target,
+                                  .pool = slots_.draft_window(static_cast<int>(s))}));
+  }
+  return absl::OkStatus();
+}
+
+void DSparkHead::FillBatch(std::span<const DraftRequest> requests) {
+  for (size_t r = 0; r < requests.size(); ++r) {
+    const DraftRequest& request = requests[r];
+    const auto first = static_cast<int32_t>(request.position + 1);
+    batch_.rows.first_row.as<int32_t>()[r] = static_cast<int32_t>(r) * block_;
+    batch_.rows.first_position.as<int32_t>()[r] = first;
+    batch_.rows.slot.as<int32_t>()[r] = request.slot;
+    batch_.rows.block_table.as<int32_t>()[r] = 0;
+    previous_.as<int32_t>()[r] = request.token;
+    params_.as<kernels::SampleParams>()[r] = {.temperature = 0};
+    for (int i = 0; i < block_; ++i) {
+      const size_t row = r * static_cast<size_t>(block_) + static_cast<size_t>(i);
+      batch_.rows.position.as<int32_t>()[row] = first + i;
+      batch_.rows.sequence.as<int32_t>()[row] = static_cast<int32_t>(r);
+      batch_.ids.as<int32_t>()[row] = i == 0 ? request.token : spec_.dspark.noise_token;
+      batch_.window_begin.as<int32_t>()[row] = std::max(0, first - spec_.window);
+      batch_.window_end.as<int32_t>()[row] = first + block_;
+      rope_table_.FillRow(
+          first + i, batch_.rope_plain.as<float>() + row * static_cast<size_t>(spec_.rope_dim));
+    }
+  }
+}
+
+absl::Status DSparkHead::RunStages(std::span<const DraftRequest> requests) {
+  FillBatch(requests);
+  const int rows = static_cast<int>(requests.size()) * block_;
+  const ModelBatch batch = Narrow(batch_, static_cast<int>(requests.size()), rows);
+  const TensorView embedded = Rows(embedded_, rows);
+  SKEIN_RETURN_IF_ERROR(embed_({.table = weights_.embed, .index = batch.ids, .y = embedded}));
+  SetFirstPre(Rows(streams_.pre, rows));
+  SKEIN_RETURN_IF_ERROR(expand_({.x = embedded, .stream = Rows(streams_.stream, rows)}));
+  for (const Block& block : blocks_) {
+    SKEIN_RETURN_IF_ERROR(block.Run(batch, streams_, AttentionLayer::WindowRing::kTransient));
+  }
+  const TensorView y = Rows(y_, rows);
+  const TensorView normed = Rows(normed_, rows);
+  SKEIN_RETURN_IF_ERROR(
+      collapse_({.stream = Rows(streams_.stream, rows), .pre = Rows(streams_.pre, rows), .y = y}));
+  SKEIN_RETURN_IF_ERROR(norm_({.x = y, .weight = draft_.norm, .y = normed, .eps = spec_.norm_eps}));
+  return head_({.x = normed, .codes = {}, .scale = {}}, Rows(logits_, rows));
+}
+
+// Markov bias from the previous token, then the greedy choice; confidence beside it.
+absl::Status DSparkHead::DraftStep(int step, int requests) {
+  const TensorView markov = Rows(markov_, requests);
+  const TensorView logits = BlockRow(logits_, requests, block_, step);
+  const TensorView confidence = BlockRow(confidence_, requests, block_, step);
+  const LinearInput markov_in{.x = markov, .codes = {}, .scale = {}};
+  const LinearInput hidden_in{.x = BlockRow(y_, requests, block_, step), .codes = {}, .scale = {}};
+  SKEIN_RETURN_IF_ERROR(markov_embed_(
+      {.table = draft_.markov_embed, .index = Rows(previous_, requests), .y = markov}));
+  SKEIN_RETURN_IF_ERROR(markov_head_(markov_in, logits));
+  SKEIN_RETURN_IF_ERROR(confidence_hidden_(hidden_in, confidence));
+  SKEIN_RETURN_IF_ERROR(confidence_markov_(markov_in, confidence));
+  SKEIN_RETURN_IF_ERROR(sample_({.logits = logits,
+                                 .params = Rows(params_, requests),
+                                 .record = Rows(record_, requests),
+                                 .top_id = {},
+                                 .top_logprob = {}}));
+  for (int r = 0; r < requests; ++r) {
+    previous_.as<int32_t>()[r] = record_.as<kernels::SampleRecord>()[r].token;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DSparkHead::Propose(std::span<const DraftRequest> requests,
+                                 std::vector<DraftProposal>& proposals) {
+  proposals.assign(requests.size(), {});
+  SKEIN_RETURN_IF_ERROR(RunStages(requests));
+  const int count = static_cast<int>(requests.size());
+  for (int step = 0; step < block_; ++step) {
+    SKEIN_RETURN_IF_ERROR(DraftStep(step, count));
+    for (int r = 0; r < count; ++r) {
+      auto& proposal = proposals[static_cast<size_t>(r)];
+      proposal.tokens.push_back(previous_.as<int32_t>()[r]);
+      proposal.confidence.push_back(Element(confidence_, int64_t{r} * block_ + step));
+    }
+  }
+  return absl::OkStatus();
+}
+
+TensorView DSparkHead::collapsed(int requests) const {
+  return Rows(y_, int64_t{requests} * block_);
+}
+
+TensorView DSparkHead::logits(int requests) const {
+  return Rows(logits_, int64_t{requests} * block_);
+}
+
+}  // namespace skein::worker

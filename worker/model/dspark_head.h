@@ -1,0 +1,63 @@
+// DSpark, the V4.1 block drafter: staged window-only blocks over rings made from the backbone's
+// taps, a Markov bias and a confidence head (model section 3.12). Block rows are transient: they
+// attend to each other and leave no trace in the rings. Thread: the device thread.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "worker/cache/state_slots.h"
+#include "worker/model/draft_head.h"
+#include "worker/model/model.h"
+
+namespace skein::worker {
+
+class DSparkHead final : public DraftHead {
+ public:
+  // Shares the scratch of `model`, so the two never run at the same time. `max_requests` sequences
+  // are drafted for in one call; max_requests * block rows must fit the model's max_rows.
+  DSparkHead(Model& model, const ModelWeights& weights, const ModelLimits& limits, int max_requests,
+             const StateSlots& slots, KernelSet& kernels, Arena& arena);
+
+  absl::Status Observe(const ModelBatch& batch, const kernels::TensorView& taps) override;
+  absl::Status Propose(std::span<const DraftRequest> requests,
+                       std::vector<DraftProposal>& proposals) override;
+
+  // Of the last Propose: logits before the Markov bias was added are not kept; collapsed rows are.
+  kernels::TensorView collapsed(int requests) const;
+  // Logits before the Markov bias, [R*block, V], of the rows just run by RunStages.
+  kernels::TensorView logits(int requests) const;
+  // The stages alone: fills collapsed and logits for the requests.
+  absl::Status RunStages(std::span<const DraftRequest> requests);
+
+ private:
+  void Allocate(int max_requests, int max_rows, Arena& arena);
+  void AddKernels(int max_requests, KernelSet& kernels);
+  void FillBatch(std::span<const DraftRequest> requests);
+  absl::Status DraftStep(int step, int requests);
+
+  const ModelSpec& spec_;
+  const ModelWeights& weights_;
+  const DraftWeights& draft_;
+  const Numerics numerics_;
+  const StateSlots& slots_;
+  const int block_;
+  RopeTable rope_table_;
+  StreamScratch streams_;
+  ModelBatch batch_;
+  kernels::TensorView main_x_, window_, embedded_, y_, normed_, logits_, markov_, confidence_;
+  kernels::TensorView previous_, params_, record_;
+  ActivationQuantiser quantise_taps_, quantise_main_;
+  LinearLayer main_proj_, head_, markov_head_, confidence_hidden_, confidence_markov_;
+  std::vector<LinearLayer> wkv_;
+  std::vector<Block> blocks_;
+  Kernel<kernels::RmsNorm> norm_, kv_norm_;
+  Kernel<kernels::Rope> rope_;
+  Kernel<kernels::StoreKv> store_;
+  Kernel<kernels::GatherRows> embed_, markov_embed_;
+  Kernel<kernels::HcExpand> expand_;
+  Kernel<kernels::HcCollapse> collapse_;
+  Kernel<kernels::SampleTokens> sample_;
+};
+
+}  // namespace skein::worker

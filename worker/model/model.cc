@@ -1,0 +1,178 @@
+#include "worker/model/model.h"
+
+#include <algorithm>
+
+#include "protocol/base/status_macros.h"
+
+namespace skein::worker {
+
+using kernels::DType;
+using kernels::TensorView;
+
+StreamScratch::StreamScratch(const ModelSpec& spec, const Numerics& numerics, int max_rows,
+                             Arena& arena) {
+  stream = arena.Allocate(numerics.act, {max_rows, spec.hc, spec.hidden});
+  pre = arena.Allocate(numerics.wide, {max_rows, spec.hc});
+  for (HyperCoefficients* site : {&attn, &ffn}) {
+    site->pre = arena.Allocate(numerics.wide, {max_rows, spec.hc});
+    site->post = arena.Allocate(numerics.wide, {max_rows, spec.hc});
+    site->comb = arena.Allocate(numerics.wide, {max_rows, spec.hc, spec.hc});
+  }
+  input = arena.Allocate(numerics.act, {max_rows, spec.hidden});
+  output = arena.Allocate(numerics.act, {max_rows, spec.hidden});
+}
+
+HyperCoefficients StreamScratch::Coefficients(const HyperCoefficients& from, int64_t rows) const {
+  return {Rows(from.pre, rows), Rows(from.post, rows), Rows(from.comb, rows)};
+}
+
+Block::Block(const BlockWeights& weights, const LayerSpec& layer, int window_entries,
+             int experts_per_token, const ModelSpec& spec, const Numerics& numerics, int max_rows,
+             const AttentionCaches& caches, KernelSet& kernels, Arena& arena,
+             AttentionScratch& attention_scratch, MoeScratch& moe_scratch)
+    : attn_site_(weights.hc_attn, weights.attn_norm, spec, numerics, max_rows, kernels),
+      ffn_site_(weights.hc_ffn, weights.ffn_norm, spec, numerics, max_rows, kernels),
+      attention_(weights.attn, layer, window_entries, spec, numerics, max_rows, caches, kernels,
+                 arena, attention_scratch),
+      moe_(weights.moe, experts_per_token, spec, numerics, max_rows, kernels, arena, moe_scratch) {}
+
+absl::Status Block::Run(const ModelBatch& batch, StreamScratch& scratch,
+                        AttentionLayer::WindowRing ring) const {
+  const int64_t rows = batch.num_rows;
+  const TensorView stream = Rows(scratch.stream, rows);
+  const TensorView pre_in = Rows(scratch.pre, rows);
+  const TensorView x = Rows(scratch.input, rows);
+  const TensorView y = Rows(scratch.output, rows);
+  const HyperCoefficients attn = scratch.Coefficients(scratch.attn, rows);
+  const HyperCoefficients ffn = scratch.Coefficients(scratch.ffn, rows);
+
+  SKEIN_RETURN_IF_ERROR(attn_site_.Mix(stream, attn));
+  SKEIN_RETURN_IF_ERROR(attn_site_.Enter(stream, pre_in, x));
+  SKEIN_RETURN_IF_ERROR(attention_.Run(batch, x, y, ring));
+  SKEIN_RETURN_IF_ERROR(attn_site_.Leave(y, attn, stream));
+
+  SKEIN_RETURN_IF_ERROR(ffn_site_.Mix(stream, ffn));
+  SKEIN_RETURN_IF_ERROR(ffn_site_.Enter(stream, attn.pre, x));
+  SKEIN_RETURN_IF_ERROR(moe_.Run(x, y));
+  SKEIN_RETURN_IF_ERROR(ffn_site_.Leave(y, ffn, stream));
+
+  // The next site consumes what this one produced.
+  std::swap(scratch.pre, scratch.ffn.pre);
+  return absl::OkStatus();
+}
+
+void SetFirstPre(const TensorView& pre) {
+  const int64_t streams = pre.dim(1);
+  for (int64_t i = 0; i < pre.size(); ++i) {
+    const double value = i % streams == 0 ? 1 : 0;
+    if (pre.dtype == DType::kF64) {
+      pre.as<double>()[i] = value;
+    } else {
+      pre.as<float>()[i] = static_cast<float>(value);
+    }
+  }
+}
+
+namespace {
+
+int MaxColumns(const ModelSpec& spec, const ModelLimits& limits) {
+  int columns = 1;
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.index_source) columns = std::max(columns, limits.max_model_len / layer.ratio);
+  }
+  return columns;
+}
+
+AttentionCaches LayerCaches(const ModelSpec& spec, int layer, const KvCache& cache,
+                            const StateSlots& slots) {
+  const LayerSpec& it = spec.layers[static_cast<size_t>(layer)];
+  AttentionCaches caches;
+  caches.ring = slots.window(layer);
+  caches.ring_rows = slots.ring_rows();
+  if (it.kv_layer >= 0) {
+    caches.history = cache.history(it.kv_layer);
+    caches.index = cache.index_keys(it.kv_layer);
+  }
+  if (it.kv_source && it.ratio > 1) {
+    caches.open = slots.open_groups(layer);
+    caches.open_rows = slots.open_rows(it.ratio);
+  }
+  return caches;
+}
+
+}  // namespace
+
+Model::Model(const ModelSpec& spec, const ModelWeights& weights, const Numerics& numerics,
+             const ModelLimits& limits, const KvCache& cache, const StateSlots& slots,
+             KernelSet& kernels, Arena& arena)
+    : spec_(spec),
+      weights_(weights),
+      numerics_(numerics),
+      attention_scratch_(spec, numerics, limits.max_rows, MaxColumns(spec, limits), arena),
+      moe_scratch_(spec, numerics, limits.max_rows, arena),
+      streams_(spec, numerics, limits.max_rows, arena),
+      head_(weights, spec, numerics, limits.max_samples, limits.max_top, kernels, arena) {
+  embedded_ = arena.Allocate(numerics.act, {limits.max_rows, spec.hidden});
+  embed_ = kernels.Add<kernels::GatherRows>(
+      {.channels = spec.hidden, .table_dtype = DType::kBf16, .y_dtype = numerics.act});
+  expand_ = kernels.Add<kernels::HcExpand>(
+      {.hc = spec.hc, .channels = spec.hidden, .dtype = numerics.act});
+  const auto targets = static_cast<int64_t>(spec.dspark.target_layers.size());
+  if (targets > 0) {
+    taps_ = arena.Allocate(numerics.act, {limits.max_rows, targets * spec.hidden});
+    mean_ = kernels.Add<kernels::HcMean>(
+        {.hc = spec.hc, .channels = spec.hidden, .dtype = numerics.act});
+  }
+  for (size_t i = 0; i < weights.engram.size(); ++i) {
+    engrams_.emplace_back(weights.engram[i], static_cast<int>(i), spec, numerics, limits.max_rows,
+                          kernels, arena);
+  }
+  blocks_.reserve(weights.layers.size());
+  for (int i = 0; i < spec.num_layers; ++i) {
+    const auto at = static_cast<size_t>(i);
+    blocks_.emplace_back(weights.layers[at], spec.layers[at], spec.window, spec.experts_per_token,
+                         spec, numerics, limits.max_rows, LayerCaches(spec, i, cache, slots),
+                         kernels, arena, attention_scratch_, moe_scratch_);
+  }
+}
+
+absl::Status Model::Prepare() {
+  for (EngramLayer& engram : engrams_) SKEIN_RETURN_IF_ERROR(engram.Prepare());
+  return absl::OkStatus();
+}
+
+absl::Status Model::Embed(const ModelBatch& batch) {
+  const TensorView embedded = Rows(embedded_, batch.num_rows);
+  SKEIN_RETURN_IF_ERROR(embed_({.table = weights_.embed, .index = batch.ids, .y = embedded}));
+  SetFirstPre(pre(batch.num_rows));
+  return expand_({.x = embedded, .stream = stream(batch.num_rows)});
+}
+
+absl::Status Model::RunLayer(int layer, const ModelBatch& batch) {
+  const LayerSpec& it = spec_.layers[static_cast<size_t>(layer)];
+  const TensorView h = stream(batch.num_rows);
+  if (it.engram_index >= 0) {
+    SKEIN_RETURN_IF_ERROR(engrams_[static_cast<size_t>(it.engram_index)].Run(batch.ngram, h));
+  }
+  if (it.tap_index >= 0) {
+    const TensorView tap =
+        Columns(taps(batch.num_rows), int64_t{it.tap_index} * spec_.hidden, spec_.hidden);
+    SKEIN_RETURN_IF_ERROR(mean_({.stream = h, .y = tap}));
+  }
+  return blocks_[static_cast<size_t>(layer)].Run(batch, streams_,
+                                                 AttentionLayer::WindowRing::kKeep);
+}
+
+absl::Status Model::Logits(const ModelBatch& batch) {
+  return head_.Logits(stream(batch.num_rows), pre(batch.num_rows), batch.sample_row);
+}
+
+absl::Status Model::Forward(const ModelBatch& batch) {
+  SKEIN_RETURN_IF_ERROR(Embed(batch));
+  for (int i = 0; i < spec_.num_layers; ++i) SKEIN_RETURN_IF_ERROR(RunLayer(i, batch));
+  if (batch.num_samples == 0) return absl::OkStatus();
+  SKEIN_RETURN_IF_ERROR(Logits(batch));
+  return head_.Sample(batch.sample_params);
+}
+
+}  // namespace skein::worker

@@ -1,0 +1,67 @@
+#include "worker/model/output_head.h"
+
+#include "protocol/base/status_macros.h"
+
+namespace skein::worker {
+
+using kernels::DType;
+using kernels::TensorView;
+
+OutputHead::OutputHead(const ModelWeights& weights, const ModelSpec& spec, const Numerics& numerics,
+                       int max_samples, int max_top, KernelSet& kernels, Arena& arena)
+    : weights_(weights),
+      hc_(spec.hc),
+      hidden_(spec.hidden),
+      max_top_(max_top),
+      norm_eps_(spec.norm_eps),
+      head_(weights.head, numerics.wide, max_samples, numerics, kernels) {
+  const int width = spec.hc * spec.hidden;
+  stream_ = arena.Allocate(numerics.act, {max_samples, width});
+  pre_ = arena.Allocate(numerics.wide, {max_samples, spec.hc});
+  y_ = arena.Allocate(numerics.act, {max_samples, spec.hidden});
+  normed_ = arena.Allocate(numerics.act, {max_samples, spec.hidden});
+  logits_ = arena.Allocate(numerics.wide, {max_samples, spec.vocab});
+  record_ = arena.Allocate(DType::kU8, {max_samples, int64_t{sizeof(kernels::SampleRecord)}});
+  top_id_ = arena.Allocate(DType::kI32, {max_samples, max_top});
+  top_logprob_ = arena.Allocate(DType::kF32, {max_samples, max_top});
+  gather_stream_ = kernels.Add<kernels::GatherRows>(
+      {.channels = width, .table_dtype = numerics.act, .y_dtype = numerics.act});
+  gather_pre_ = kernels.Add<kernels::GatherRows>(
+      {.channels = spec.hc, .table_dtype = numerics.wide, .y_dtype = numerics.wide});
+  collapse_ = kernels.Add<kernels::HcCollapse>(
+      {.hc = spec.hc, .channels = spec.hidden, .dtype = numerics.act, .wide = numerics.wide});
+  norm_ = kernels.Add<kernels::RmsNorm>({.channels = spec.hidden, .dtype = numerics.act});
+  sample_ = kernels.Add<kernels::SampleTokens>(
+      {.vocab = spec.vocab, .max_top = max_top, .wide = numerics.wide, .max_rows = max_samples});
+}
+
+absl::Status OutputHead::Logits(const TensorView& stream, const TensorView& pre,
+                                const TensorView& sample_row) const {
+  const int64_t samples = sample_row.dim(0);
+  const int64_t rows = stream.dim(0);
+  const TensorView y = Rows(y_, samples);
+  const TensorView normed = Rows(normed_, samples);
+  SKEIN_RETURN_IF_ERROR(gather_stream_({.table = Reshape(stream, {rows, hc_ * hidden_}),
+                                        .index = sample_row,
+                                        .y = Rows(stream_, samples)}));
+  SKEIN_RETURN_IF_ERROR(gather_pre_({.table = pre, .index = sample_row, .y = Rows(pre_, samples)}));
+  SKEIN_RETURN_IF_ERROR(collapse_(
+      {.stream = Reshape(stream_, {samples, hc_, hidden_}), .pre = Rows(pre_, samples), .y = y}));
+  SKEIN_RETURN_IF_ERROR(norm_({.x = y, .weight = weights_.norm, .y = normed, .eps = norm_eps_}));
+  return head_({.x = normed, .codes = {}, .scale = {}}, Rows(logits_, samples));
+}
+
+absl::Status OutputHead::Sample(const TensorView& params) const {
+  const int samples = static_cast<int>(params.dim(0));
+  return sample_({.logits = logits(samples),
+                  .params = params,
+                  .record = Rows(record_, samples),
+                  .top_id = top_id(samples),
+                  .top_logprob = top_logprob(samples)});
+}
+
+std::span<const kernels::SampleRecord> OutputHead::records(int samples) const {
+  return {record_.as<const kernels::SampleRecord>(), static_cast<size_t>(samples)};
+}
+
+}  // namespace skein::worker

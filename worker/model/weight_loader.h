@@ -1,0 +1,91 @@
+// The weights of a model as named views into its checkpoint, each checked against the model's
+// shapes and formats. Every expected tensor must be there and every tensor must be expected (vision
+// tensors are listed and left out). Immutable after Load.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/ops/gemm.h"
+#include "kernels/tensor_view.h"
+#include "worker/model/checkpoint.h"
+#include "worker/model/model_spec.h"
+
+namespace skein::worker {
+
+// A product's weight with what a kernel must know of its format.
+struct LinearWeight {
+  kernels::Weight weight;
+  kernels::WeightFormat format = kernels::WeightFormat::kBf16;
+  int n = 0;
+  int k = 0;
+};
+
+struct HyperConnectionWeights {
+  kernels::TensorView fn, base, scale;
+};
+
+struct AttentionWeights {
+  kernels::TensorView sink, q_norm, kv_norm;
+  LinearWeight wq_a, wq_b, wkv, wo_a, wo_b;
+  // Layers that own compressed rows.
+  LinearWeight compressor_wkv, compressor_wgate, index_wk;
+  kernels::TensorView compressor_norm, index_k_norm;
+  // Layers that select.
+  LinearWeight index_wq_b, index_weights;
+};
+
+struct ExpertWeights {
+  LinearWeight w1, w2, w3;
+};
+
+struct MoeWeights {
+  LinearWeight gate;
+  kernels::TensorView bias;
+  ExpertWeights shared;
+  // One entry per expert, as ExpertLinear takes them.
+  std::vector<kernels::Weight> w1, w2, w3;
+  kernels::WeightFormat expert_format = kernels::WeightFormat::kE2m1Row32;
+};
+
+struct EngramWeights {
+  kernels::TensorView codes, scale, q_weight, k_weight;
+  LinearWeight wkv;
+};
+
+struct BlockWeights {
+  kernels::TensorView attn_norm, ffn_norm;
+  HyperConnectionWeights hc_attn, hc_ffn;
+  AttentionWeights attn;
+  MoeWeights moe;
+};
+
+struct DraftWeights {
+  std::vector<BlockWeights> stages;
+  LinearWeight main_proj;
+  kernels::TensorView main_norm, norm, markov_embed;
+  LinearWeight markov_head, confidence_hidden, confidence_markov;
+};
+
+struct ModelWeights {
+  // Reads DIR. Errors name file and tensor and list every defect found, ten at most.
+  static absl::StatusOr<std::unique_ptr<ModelWeights>> Load(const std::filesystem::path& dir,
+                                                            const ModelSpec& spec);
+
+  kernels::TensorView embed, norm;
+  LinearWeight head;
+  std::vector<BlockWeights> layers;
+  std::vector<EngramWeights> engram;
+  DraftWeights draft;
+  std::vector<int32_t> engram_token_map;  // [vocab]; empty without Engram
+  uint64_t bytes = 0;                     // of all tensors in use
+  int skipped_tensors = 0;                // vision
+
+ private:
+  std::unique_ptr<Checkpoint> checkpoint_;
+};
+
+}  // namespace skein::worker

@@ -1,0 +1,101 @@
+// skein: the command line. Chooses the command; each command is elsewhere.
+// Main thread, no other. Must never know a device or a socket of the cluster.
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <unistd.h>
+
+#include "protocol/base/strings.h"
+#include "protocol/config/config.h"
+#include "worker/node/commands/serve.h"
+#include "worker/node/node_supervisor.h"
+
+namespace skein::worker {
+namespace {
+
+constexpr char kUsage[] =
+    "usage: skein COMMAND [FLAGS]\n"
+    "  serve [MODEL]  one node: supervisor, coordinator and worker; without MODEL the demo model\n"
+    "  coordinator    run skein-coordinator\n"
+    "  worker         run skein-worker\n"
+    "  node           run skein-node, the supervisor of one node's workers\n"
+    "  config         print the effective configuration with origins and hash\n"
+    "  version        print the version\n"
+    "skein COMMAND --help lists the flags.\n";
+
+bool AsksForHelp(std::span<const std::string> arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--help" || argument == "-h") return true;
+  }
+  return false;
+}
+
+// Becomes the program `name` beside this one.
+int Become(std::string_view name, const ProgramPaths& paths,
+           std::span<const std::string> arguments) {
+  const std::string program = protocol::Concat(paths.directory, "/", name);
+  std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
+  for (const std::string& argument : arguments) {
+    pointers.push_back(const_cast<char*>(argument.c_str()));
+  }
+  pointers.push_back(nullptr);
+  ::execv(program.c_str(), pointers.data());
+  std::fprintf(stderr, "skein: cannot run %s: %s; install it beside skein\n", program.c_str(),
+               std::strerror(errno));
+  return kExitInternal;
+}
+
+int PrintConfig(std::span<const std::string> arguments) {
+  protocol::LoadOptions options;
+  options.allow_auto_backend = true;
+  options.positional_max = 1;
+  const auto loaded = protocol::LoadConfig(arguments, options);
+  if (!loaded.ok()) {
+    std::fprintf(stderr, "skein: %s\n", std::string(protocol::StatusText(loaded.status())).c_str());
+    return protocol::ConfigExitCode(loaded.status());
+  }
+  std::fputs(protocol::ConfigDump(*loaded).c_str(), stdout);
+  return kExitOk;
+}
+
+int RunCommand(std::string_view command, std::span<const std::string> arguments) {
+  const ProgramPaths paths = OwnPaths();
+  if (command == "coordinator" || command == "worker" || command == "node") {
+    return Become(protocol::Concat("skein-", command), paths, arguments);
+  }
+  if (command == "version" || command == "--version") {
+    std::printf("skein %s, backends %s\n", std::string(paths.version).c_str(),
+                std::string(paths.built_backends).c_str());
+    return kExitOk;
+  }
+  if (command == "help" || command == "--help" || command == "-h") {
+    std::fputs(kUsage, stdout);
+    return kExitOk;
+  }
+  if (command != "serve" && command != "config") {
+    std::fprintf(stderr, "skein: \"%s\" is no command\n%s", std::string(command).c_str(), kUsage);
+    return kExitUsage;
+  }
+  if (AsksForHelp(arguments)) {
+    std::printf("%s\nflags of serve and config:\n%s", kUsage, protocol::ConfigHelp().c_str());
+    return kExitOk;
+  }
+  return command == "serve" ? RunServe(arguments, paths) : PrintConfig(arguments);
+}
+
+}  // namespace
+}  // namespace skein::worker
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fputs(skein::worker::kUsage, stderr);
+    return skein::worker::kExitUsage;
+  }
+  const std::vector<std::string> arguments(argv + 2, argv + argc);
+  return skein::worker::RunCommand(argv[1], arguments);
+}

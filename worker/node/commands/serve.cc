@@ -1,0 +1,209 @@
+// Wiring of serve and node: configuration, run directory, containment, supervisor.
+// Main thread. Must never leave a process or a file behind on an early return.
+#include "worker/node/commands/serve.h"
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include "absl/status/status.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "protocol/base/status_macros.h"
+#include "protocol/base/strings.h"
+#include "worker/node/containment.h"
+#include "worker/node/node_supervisor.h"
+#include "worker/node/run_directory.h"
+
+namespace skein::worker {
+namespace {
+
+using protocol::Concat;
+
+// Where the demo model is, from the directory of the program: build tree, installation.
+constexpr std::string_view kDemoModels[] = {"/../../../deploy/models/tiny-v41",
+                                            "/../share/skein/models/tiny-v41"};
+
+bool HoldsModel(const std::string& directory) {
+  return ::access((directory + "/config.json").c_str(), R_OK) == 0;
+}
+
+std::string RealPath(const std::string& path) {
+  std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr), &std::free);
+  return real ? std::string(real.get()) : path;
+}
+
+absl::Status ResolveModel(const protocol::LoadedConfig& loaded, const ProgramPaths& paths,
+                          ServePlan& plan) {
+  std::string& path = plan.config.model.path;
+  if (!loaded.positional.empty()) {
+    if (loaded.origins.contains("model.path") &&
+        loaded.origins.find("model.path")->second == protocol::ConfigOrigin::kFlag) {
+      return absl::InvalidArgumentError(Concat("the model is given twice: ", loaded.positional[0],
+                                               " and --model ", path, "; give it once"));
+    }
+    path = loaded.positional[0];
+  }
+  if (path.empty()) {
+    for (const std::string_view candidate : kDemoModels) {
+      const std::string demo = Concat(paths.directory, candidate);
+      if (path.empty() && HoldsModel(demo)) path = demo;
+    }
+    plan.embedded_model = true;
+    if (path.empty()) {
+      return absl::NotFoundError(
+          "no demo model beside this program (deploy/models/tiny-v41 or "
+          "share/skein/models/tiny-v41); give a checkpoint directory: skein serve DIR");
+    }
+  }
+  if (!HoldsModel(path)) {
+    return absl::NotFoundError(
+        Concat("model ", path, ": no readable config.json there; give a checkpoint directory"));
+  }
+  path = RealPath(path);
+  return absl::OkStatus();
+}
+
+// Says why on standard error; the code of the program.
+int Fail(const absl::Status& status, int code) {
+  std::fprintf(stderr, "skein: %s\n", std::string(protocol::StatusText(status)).c_str());
+  return code;
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  if (absl::IsNotFound(status)) return kExitModel;
+  if (absl::IsInvalidArgument(status)) return kExitUsage;
+  return absl::IsFailedPrecondition(status) ? kExitConfig : kExitInternal;
+}
+
+ChildSpec CoordinatorSpec(const ProgramPaths& paths, const std::string& config_file) {
+  ChildSpec spec;
+  spec.role = ChildRole::kCoordinator;
+  spec.name = "coordinator";
+  spec.program = paths.directory + "/skein-coordinator";
+  spec.arguments = {"--config", config_file};
+  return spec;
+}
+
+ChildSpec WorkerSpec(const ProgramPaths& paths, const std::string& config_file, int index) {
+  ChildSpec spec;
+  spec.role = ChildRole::kWorker;
+  spec.name = Concat("worker.", index);
+  spec.program = paths.directory + "/skein-worker";
+  spec.arguments = {"--config", config_file, Concat("--worker-index=", index)};
+  return spec;
+}
+
+// Runs the children of `plan` until they are stopped.
+int Supervise(const ServePlan& plan, const ProgramPaths& paths, std::vector<ChildSpec> children,
+              const Containment& containment) {
+  const absl::Time started = protocol::MonotonicNow();
+  SupervisorOptions options;
+  options.children = std::move(children);
+  options.node = plan.config.node;
+  options.drain_timeout = plan.config.server.shutdown_timeout;
+  options.containment = &containment;
+  options.on_report = [started](const ChildSpec& child, std::string_view line) {
+    const double seconds = absl::ToDoubleSeconds(protocol::MonotonicNow() - started);
+    std::printf("%s: %.*s (after %.1f s)\n", child.name.c_str(), static_cast<int>(line.size()),
+                line.data(), seconds);
+    std::fflush(stdout);
+  };
+  auto supervisor = NodeSupervisor::Create(std::move(options));
+  if (!supervisor.ok()) return Fail(supervisor.status(), kExitInternal);
+  SKEIN_LOG(kInfo, "supervisor started")
+      .Field("version", paths.version)
+      .Field("containment", containment.description())
+      .Field("orphans_swept", containment.orphans_swept());
+  const int code = (*supervisor)->Run();
+  SKEIN_LOG(kInfo, "supervisor ends").Field("code", code);
+  return code;
+}
+
+int StartNode(ServePlan plan, const ProgramPaths& paths, bool with_coordinator) {
+  auto run = RunDirectory::Create(plan.config.node.run_directory);
+  if (!run.ok()) return Fail(run.status(), kExitConfig);
+  const std::string& run_path = (*run)->path();
+  if (with_coordinator && plan.config.transport.control_endpoint.empty()) {
+    plan.config.transport.control_endpoint = Concat("ipc://", run_path, "/control");
+  }
+  const auto file = (*run)->WriteFile("node.yaml", protocol::ConfigYaml(plan.config));
+  if (!file.ok()) return Fail(file.status(), kExitInternal);
+  const std::unique_ptr<Containment> containment = Containment::Probe();
+  std::fputs(StartTable(plan, paths, containment->description(), run_path).c_str(), stdout);
+  std::fflush(stdout);
+  std::vector<ChildSpec> children;
+  if (with_coordinator) children.push_back(CoordinatorSpec(paths, *file));
+  children.push_back(WorkerSpec(paths, *file, 0));
+  return Supervise(plan, paths, std::move(children), *containment);
+}
+
+}  // namespace
+
+absl::StatusOr<ServePlan> ResolveServe(const protocol::LoadedConfig& loaded,
+                                       const ProgramPaths& paths) {
+  ServePlan plan;
+  plan.config = loaded.config;
+  SKEIN_RETURN_IF_ERROR(ResolveModel(loaded, paths, plan));
+  SKEIN_ASSIGN_OR_RETURN(plan.backend, ChooseBackend(plan.config.worker.backend,
+                                                     paths.built_backends, paths.device_directory));
+  plan.config.worker.backend = plan.backend.backend;
+  plan.config.model.served_model_name = protocol::ServedModelName(plan.config.model);
+  return plan;
+}
+
+std::string StartTable(const ServePlan& plan, const ProgramPaths& paths,
+                       std::string_view containment, std::string_view run_directory) {
+  const protocol::Config& config = plan.config;
+  return Concat("skein ", paths.version, "\n  model        ", config.model.served_model_name, " (",
+                config.model.path, plan.embedded_model ? ", embedded default)" : ")",
+                "\n  backend      ", plan.backend.backend, ": ", plan.backend.reason,
+                "\n  api          http://", config.server.host, ":", config.server.port,
+                "\n  containment  ", containment, "\n  run files    ", run_directory,
+                "\n  config       hash ", protocol::ConfigHash(config),
+                "; skein config shows every value", "\n  stop         Ctrl-C drains for at most ",
+                absl::ToDoubleSeconds(config.server.shutdown_timeout), " s, twice stops at once\n");
+}
+
+int RunServe(std::span<const std::string> arguments, const ProgramPaths& paths) {
+  protocol::LoadOptions options;
+  options.allow_auto_backend = true;
+  options.positional_max = 1;
+  const auto loaded = protocol::LoadConfig(arguments, options);
+  if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
+  protocol::InstallLog(protocol::ToLogOptions(loaded->config.log, "skein"));
+  for (const std::string& notice : loaded->notices) SKEIN_LOG(kInfo, notice);
+  absl::StatusOr<ServePlan> plan = ResolveServe(*loaded, paths);
+  if (!plan.ok()) return Fail(plan.status(), ExitCodeOf(plan.status()));
+  return StartNode(*std::move(plan), paths, true);
+}
+
+int RunNode(std::span<const std::string> arguments, const ProgramPaths& paths) {
+  protocol::LoadOptions options;
+  options.required = {"model.path", "transport.control_endpoint"};
+  const auto loaded = protocol::LoadConfig(arguments, options);
+  if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
+  protocol::InstallLog(protocol::ToLogOptions(loaded->config.log, "skein-node"));
+  for (const std::string& notice : loaded->notices) SKEIN_LOG(kInfo, notice);
+  absl::StatusOr<ServePlan> plan = ResolveServe(*loaded, paths);
+  if (!plan.ok()) return Fail(plan.status(), ExitCodeOf(plan.status()));
+  return StartNode(*std::move(plan), paths, false);
+}
+
+ProgramPaths OwnPaths() {
+  ProgramPaths paths;
+  char text[PATH_MAX] = {};
+  const ssize_t size = ::readlink("/proc/self/exe", text, sizeof text - 1);
+  const std::string_view program(text, size > 0 ? static_cast<size_t>(size) : 0);
+  paths.directory = program.substr(0, program.rfind('/'));
+  paths.built_backends = SKEIN_BACKENDS;
+  paths.version = SKEIN_VERSION;
+  return paths;
+}
+
+}  // namespace skein::worker

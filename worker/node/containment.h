@@ -1,0 +1,82 @@
+// What the kernel here gives to hold a child and everything it starts: PID namespaces and leaves of
+// the cgroup v2 tree. Probed once at start by doing it, never by version.
+// Supervisor's thread. Must never touch a process that a dead supervisor of ours did not start.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/node/descriptor.h"
+
+namespace skein::worker {
+
+// One cgroup that holds one child and its descendants.
+class Leaf {
+ public:
+  // Makes `name` below the directory `parent`.
+  static absl::StatusOr<Leaf> Create(std::string_view parent, std::string_view name);
+
+  int fd() const { return directory_.get(); }
+  const std::string& path() const { return path_; }
+
+  // SIGKILL to every member, stopped and detached ones included.
+  void Kill() const;
+  // Members left; zero once all are gone.
+  bool empty() const;
+  // Removes the empty cgroup; false while it still has members.
+  bool Remove() const;
+
+ private:
+  Leaf(std::string path, Descriptor directory)
+      : path_(std::move(path)), directory_(std::move(directory)) {}
+
+  std::string path_;
+  Descriptor directory_;
+};
+
+class Containment final {
+ public:
+  // Tries each mechanism with a child that ends at once. `cgroup_directory`: where leaves may be
+  // made; empty: the cgroup v2 directory of this process. Also sweeps what dead supervisors left.
+  static std::unique_ptr<Containment> Probe(std::string_view cgroup_directory = "");
+  ~Containment();
+
+  bool pid_namespaces() const { return pid_namespaces_; }
+  // A PID namespace is to be had only inside a user namespace.
+  bool needs_user_namespace() const { return needs_user_namespace_; }
+  bool leaves() const { return !leaf_parent_.empty(); }
+
+  // 1: both; 2: one of the two; 3: neither, orphans are found as adopted children.
+  int rung() const;
+  // "rung 1: PID namespace and cgroup leaf", with the reason for what is missing.
+  std::string description() const;
+  // Processes of dead supervisors that were killed at the start.
+  int orphans_swept() const { return orphans_swept_; }
+
+  absl::StatusOr<Leaf> MakeLeaf(std::string_view name) const;
+
+ private:
+  Containment() = default;
+  void ProbeNamespaces();
+  void ProbeLeaves(std::string_view cgroup_directory);
+  void TryLeafParent(const std::string& parent);
+  void Sweep(const std::string& cgroup_directory);
+
+  bool pid_namespaces_ = false;
+  bool needs_user_namespace_ = false;
+  std::string namespace_reason_;
+  std::string leaf_parent_;  // our directory of leaves; empty: none
+  Descriptor leaf_lock_;     // held while we live: a free lock marks a dead supervisor
+  std::string leaf_reason_;
+  int orphans_swept_ = 0;
+};
+
+// The cgroup v2 directory of this process, from the texts of /proc/self/mountinfo and
+// /proc/self/cgroup; empty when there is none.
+std::string CgroupDirectory(std::string_view mountinfo, std::string_view cgroup);
+
+}  // namespace skein::worker

@@ -1,0 +1,115 @@
+// mkdtemp, a lock file and the sweep of directories whose owner is dead.
+// Supervisor's thread. Must never follow a link out of the base directory.
+#include "worker/node/run_directory.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "protocol/base/strings.h"
+
+namespace skein::worker {
+namespace {
+
+using protocol::Concat;
+
+constexpr std::string_view kPrefix = "skein-run.";
+constexpr std::string_view kDefaultBase = "/run/skein";
+constexpr std::string_view kFallbackBase = "/tmp";
+
+std::vector<std::string> Entries(const std::string& path) {
+  std::vector<std::string> names;
+  DIR* directory = ::opendir(path.c_str());
+  if (directory == nullptr) return names;
+  while (const dirent* entry = ::readdir(directory)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  ::closedir(directory);
+  return names;
+}
+
+// Our directories are flat: files and sockets only.
+void RemoveFlat(const std::string& path) {
+  for (const std::string& name : Entries(path)) ::unlink(Concat(path, "/", name).c_str());
+  ::rmdir(path.c_str());
+}
+
+bool IsPrivateDirectory(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+         status.st_uid == ::geteuid() && (status.st_mode & 0077) == 0;
+}
+
+void Sweep(const std::string& base) {
+  for (const std::string& name : Entries(base)) {
+    const std::string path = Concat(base, "/", name);
+    if (name.rfind(kPrefix, 0) != 0 || !IsPrivateDirectory(path)) continue;
+    const Descriptor lock(::open((path + "/lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    // Without a lock file it is being made this moment, or it is not ours.
+    if (!lock.valid() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    RemoveFlat(path);
+  }
+}
+
+absl::StatusOr<std::string> ChooseBase(std::string_view configured) {
+  if (configured.empty()) {
+    const std::string preferred(kDefaultBase);
+    ::mkdir(preferred.c_str(), 0755);
+    return ::access(preferred.c_str(), W_OK) == 0 ? preferred : std::string(kFallbackBase);
+  }
+  std::string base(configured);
+  if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::InvalidArgumentError(Concat("node.run_directory (--run-directory): cannot make ",
+                                             base, ": ", std::strerror(errno)));
+  }
+  if (::access(base.c_str(), W_OK) != 0) {
+    return absl::InvalidArgumentError(
+        Concat("node.run_directory (--run-directory): ", base, ": ", std::strerror(errno)));
+  }
+  return base;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Create(std::string_view base) {
+  absl::StatusOr<std::string> chosen = ChooseBase(base);
+  if (!chosen.ok()) return chosen.status();
+  Sweep(*chosen);
+  std::string path = Concat(*chosen, "/", kPrefix, "XXXXXX");
+  if (::mkdtemp(path.data()) == nullptr) {
+    return absl::InternalError(Concat("cannot make ", path, ": ", std::strerror(errno),
+                                      "; give --run-directory a directory that can be written"));
+  }
+  Descriptor lock(::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!lock.valid() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    const std::string reason = std::strerror(errno);
+    RemoveFlat(path);
+    return absl::InternalError(Concat("cannot lock ", path, "/lock: ", reason));
+  }
+  return std::unique_ptr<RunDirectory>(new RunDirectory(std::move(path), std::move(lock)));
+}
+
+RunDirectory::~RunDirectory() { RemoveFlat(path_); }
+
+absl::StatusOr<std::string> RunDirectory::WriteFile(std::string_view name,
+                                                    std::string_view text) const {
+  std::string path = Concat(path_, "/", name);
+  const Descriptor file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid() ||
+      ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return absl::InternalError(Concat("cannot write ", path, ": ", std::strerror(errno)));
+  }
+  return path;
+}
+
+}  // namespace skein::worker

@@ -1,0 +1,35 @@
+// The private directory of one run: sockets and generated files, mode 0700, gone at the end. A lock
+// in it tells a living owner from a dead one, whose directory the next start removes.
+// Supervisor's thread. Must never remove what is not locked-and-ours.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/node/containment.h"
+
+namespace skein::worker {
+
+class RunDirectory final {
+ public:
+  // Below `base`, made when missing; empty: /run/skein when it can be written, else /tmp.
+  static absl::StatusOr<std::unique_ptr<RunDirectory>> Create(std::string_view base);
+  ~RunDirectory();
+
+  const std::string& path() const { return path_; }
+
+  // Writes a file of mode 0600 and returns its path.
+  absl::StatusOr<std::string> WriteFile(std::string_view name, std::string_view text) const;
+
+ private:
+  RunDirectory(std::string path, Descriptor lock)
+      : path_(std::move(path)), lock_(std::move(lock)) {}
+
+  std::string path_;
+  Descriptor lock_;
+};
+
+}  // namespace skein::worker

@@ -1,0 +1,133 @@
+#include "worker/preflight.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sched.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "protocol/base/status_macros.h"
+
+namespace skein::worker {
+namespace {
+
+// Share of the free memory that the cache may take when num_blocks is not given.
+constexpr uint64_t kCacheShare = 4;
+
+uint64_t FreeMemoryBytes() {
+  const long pages = sysconf(_SC_AVPHYS_PAGES);
+  const long page = sysconf(_SC_PAGESIZE);
+  return pages <= 0 || page <= 0 ? 0 : static_cast<uint64_t>(pages) * static_cast<uint64_t>(page);
+}
+
+absl::StatusOr<int> NumBlocks(const protocol::Config& config, const ModelSpec& spec,
+                              const Numerics& numerics) {
+  const int64_t block = config.scheduler.block_size;
+  const int64_t per_sequence = (config.model.max_model_len + block - 1) / block;
+  if (config.worker.num_blocks > 0) {
+    if (config.worker.num_blocks < per_sequence) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "worker.num_blocks is ", config.worker.num_blocks, ", one sequence of max_model_len ",
+          config.model.max_model_len, " tokens needs ", per_sequence));
+    }
+    return static_cast<int>(config.worker.num_blocks);
+  }
+  const uint64_t bytes = KvCache::BlockBytes(spec, numerics, static_cast<int>(block));
+  int64_t blocks = per_sequence * config.scheduler.max_num_seqs;
+  if (bytes > 0) {
+    const auto most = static_cast<int64_t>(FreeMemoryBytes() / kCacheShare / bytes);
+    blocks = std::max(per_sequence, std::min(blocks, most));
+  }
+  return static_cast<int>(std::min<int64_t>(blocks, 1 << 24));
+}
+
+}  // namespace
+
+int UsableProcessors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const ModelSpec& spec) {
+  const protocol::SchedulerConfig& scheduler = config.scheduler;
+  if (scheduler.block_size % spec.block_multiple() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("scheduler.block_size is ", scheduler.block_size, ", must be a multiple of ",
+                     spec.block_multiple(), ", the compression ratios of the model"));
+  }
+  if (config.model.max_model_len > spec.max_position) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.max_model_len is ", config.model.max_model_len,
+                     ", the model's config.json allows ", spec.max_position));
+  }
+  LoadOptions options;
+  options.model_dir = config.model.path;
+  options.numerics = BackendNumerics(config.worker.backend);
+  options.limits.max_rows = static_cast<int>(scheduler.max_num_batched_tokens);
+  options.limits.max_samples =
+      static_cast<int>(std::min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens));
+  options.limits.max_model_len = static_cast<int>(config.model.max_model_len);
+  options.limits.max_top = static_cast<int>(config.model.max_logprobs);
+  options.block_tokens = static_cast<int>(scheduler.block_size);
+  SKEIN_ASSIGN_OR_RETURN(options.num_blocks, NumBlocks(config, spec, options.numerics));
+  options.num_slots = static_cast<int>(scheduler.max_num_seqs);
+  const uint64_t needed =
+      static_cast<uint64_t>(options.num_blocks) *
+          KvCache::BlockBytes(spec, options.numerics, options.block_tokens) +
+      static_cast<uint64_t>(options.num_slots) * StateSlots::SlotBytes(spec, options.numerics);
+  const uint64_t free = FreeMemoryBytes();
+  if (free > 0 && needed > free) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the caches need ", needed >> 20, " MiB, ", free >> 20,
+        " MiB are free; lower model.max_model_len, scheduler.max_num_seqs or worker.num_blocks"));
+  }
+  return options;
+}
+
+protocol::CacheGeometry Geometry(const LoadOptions& options) {
+  protocol::CacheGeometry geometry;
+  geometry.block_tokens = static_cast<uint32_t>(options.block_tokens);
+  geometry.num_blocks = static_cast<uint32_t>(options.num_blocks);
+  geometry.num_slots = static_cast<uint32_t>(options.num_slots);
+  geometry.max_rows = static_cast<uint32_t>(options.limits.max_rows);
+  geometry.max_model_len = static_cast<uint32_t>(options.limits.max_model_len);
+  return geometry;
+}
+
+absl::StatusOr<kernels::KernelManifest> PlanManifest(const protocol::Config& config,
+                                                     const kernels::KernelRegistry& registry) {
+  const std::vector<std::string> backends = registry.Backends();
+  auto check = [&](const std::string& key, const std::string& name) -> absl::Status {
+    if (std::find(backends.begin(), backends.end(), name) != backends.end()) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        key, ": no backend \"", name, "\" in this build; it has ", absl::StrJoin(backends, ", ")));
+  };
+  SKEIN_RETURN_IF_ERROR(check("worker.backend", config.worker.backend));
+  std::vector<std::pair<std::string, std::string>> overrides;
+  const std::vector<std::string> entries =
+      absl::StrSplit(config.worker.kernels, ',', absl::SkipEmpty());
+  for (const std::string& entry : entries) {
+    const std::vector<std::string> parts = absl::StrSplit(entry, '=');
+    if (parts.size() != 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("worker.kernels: \"", entry, "\" must be operator=backend"));
+    }
+    SKEIN_RETURN_IF_ERROR(check(absl::StrCat("worker.kernels: ", parts[0]), parts[1]));
+    overrides.emplace_back(parts[0], parts[1]);
+  }
+  absl::StatusOr<kernels::KernelManifest> manifest =
+      kernels::ParseManifest(config.worker.backend, overrides);
+  if (manifest.ok()) return manifest;
+  return absl::InvalidArgumentError(absl::StrCat("worker.kernels: ", manifest.status().message()));
+}
+
+}  // namespace skein::worker

@@ -1,0 +1,30 @@
+// What must hold before a worker registers: the configuration fits the model, the operators can be
+// served, the memory is there. Everything that is wrong is found before serving starts.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "kernels/kernel_registry.h"
+#include "protocol/config/config.h"
+#include "protocol/messages/step.h"
+#include "worker/loaded_model.h"
+
+namespace skein::worker {
+
+// Threads for worker.threads = 0: the processors this process may use.
+int UsableProcessors();
+
+// Sizes of caches and activations from configuration and model. InvalidArgument names key and
+// value; ResourceExhausted when the memory that is free does not hold them.
+absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const ModelSpec& spec);
+
+// The geometry that a worker loaded with `options` offers.
+protocol::CacheGeometry Geometry(const LoadOptions& options);
+
+// The manifest of worker.backend with the overrides of worker.kernels ("op=backend,op=backend").
+// InvalidArgument names every operator or backend that does not exist.
+absl::StatusOr<kernels::KernelManifest> PlanManifest(const protocol::Config& config,
+                                                     const kernels::KernelRegistry& registry);
+
+}  // namespace skein::worker

@@ -1,0 +1,61 @@
+// The device thread: runs plans in order on a loaded model and leaves results for the actor. Owns
+// the model and the thread. Submit, Reset and TakeResults belong to the actor thread.
+#pragma once
+
+#include <memory>
+#include <semaphore>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "protocol/actor/actor.h"
+#include "protocol/actor/mailbox.h"
+#include "protocol/messages/step.h"
+#include "worker/loaded_model.h"
+#include "worker/step_runner.h"
+
+namespace skein::worker {
+
+// The result of one plan on a loaded model: refused, failed, or with a summary per sequence.
+protocol::StepResult RunPlan(LoadedModel& model, const protocol::StepPlan& plan);
+
+class StepExecutor final : public StepRunner {
+ public:
+  // `actor` is woken when a result is left; it outlives the executor.
+  StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor);
+  // Ends the thread after the step it is in.
+  ~StepExecutor() override;
+  StepExecutor(const StepExecutor&) = delete;
+  StepExecutor& operator=(const StepExecutor&) = delete;
+
+  absl::Status Submit(protocol::StepPlan plan) override;
+  absl::Status Reset() override;
+  std::vector<protocol::StepResult> TakeResults() override { return results_.TakeAll(); }
+
+ private:
+  struct ForgetAll {};
+  struct End {};
+  using Job = std::variant<protocol::StepPlan, ForgetAll, End>;
+
+  // Wakes the device thread.
+  class Doorbell final : public protocol::Waker {
+   public:
+    void Wake() override { semaphore_.release(); }
+    void Wait() { semaphore_.acquire(); }
+
+   private:
+    std::counting_semaphore<> semaphore_{0};
+  };
+
+  void Loop();
+  bool Run(Job& job);
+
+  std::unique_ptr<LoadedModel> model_;
+  Doorbell doorbell_;
+  protocol::Mailbox<Job> jobs_;
+  protocol::Mailbox<protocol::StepResult> results_;
+  std::thread thread_;
+};
+
+}  // namespace skein::worker

@@ -1,0 +1,176 @@
+#include "worker/worker_actor.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "protocol/base/log.h"
+#include "protocol/base/strings.h"
+
+namespace skein::worker {
+
+using protocol::Context;
+using protocol::StepResult;
+
+WorkerActor::WorkerActor(WorkerActorOptions options, std::unique_ptr<StepRunner> runner)
+    : options_(std::move(options)), runner_(std::move(runner)) {}
+
+void WorkerActor::OnStart(Context& context) {
+  last_contact_ = context.Now();
+  Register(context);
+  context.StartTimer(options_.beat);
+}
+
+void WorkerActor::Register(Context& context) {
+  registered_ = context.Send(options_.coordinator, protocol::Epoch(0), options_.registration).ok();
+}
+
+void WorkerActor::LeaveEpoch(Context& context, std::string_view reason) {
+  if (member_) {
+    SKEIN_LOG(kWarn, "epoch left")
+        .Field("group", member_->group)
+        .Field("epoch", member_->epoch)
+        .Field("reason", reason);
+    member_.reset();
+    // Plans submitted before run to their end; their results are stale and dropped.
+    if (const absl::Status status = runner_->Reset(); !status.ok()) context.Stop(status);
+  }
+  draining_ = false;
+}
+
+void WorkerActor::Handle(Context& context, protocol::FormGroup message) {
+  LeaveEpoch(context, "a new group is formed");
+  if (const absl::Status status = runner_->Reset(); !status.ok()) {
+    context.Stop(status);
+    return;
+  }
+  member_ = Membership{message.group, message.rank, message.epoch};
+  lease_end_ = absl::InfiniteFuture();
+  SKEIN_LOG(kInfo, "group formed")
+      .Field("group", message.group)
+      .Field("rank", message.rank)
+      .Field("epoch", message.epoch);
+  const protocol::GroupFormed formed{message.group, message.rank, message.epoch};
+  if (!context.Send(options_.coordinator, message.epoch, formed).ok()) {
+    LeaveEpoch(context, "the coordinator cannot be reached");
+    return;
+  }
+  if (options_.on_group_formed) options_.on_group_formed();
+}
+
+void WorkerActor::Handle(Context& context, protocol::StepPlan plan) {
+  if (!member_ || plan.epoch != member_->epoch) {
+    ++num_stale_;
+    return;
+  }
+  const protocol::StepId step = plan.step;
+  if (const absl::Status status = runner_->Submit(std::move(plan)); !status.ok()) {
+    context.Stop(absl::InternalError(
+        absl::StrCat("step ", step.value(), " cannot be queued: ", status.message())));
+    return;
+  }
+  ++plans_running_;
+}
+
+void WorkerActor::Handle(Context& context, const protocol::AbortEpoch& message) {
+  if (member_ && message.epoch == member_->epoch) LeaveEpoch(context, message.reason);
+}
+
+void WorkerActor::Handle(Context& context, const protocol::LeaseGrant& grant) {
+  // The worker stops before the coordinator declares it dead.
+  lease_end_ = context.Now() + absl::Milliseconds(grant.duration_ms) * 0.8;
+}
+
+void WorkerActor::Handle(Context& context, const protocol::Drain& drain) {
+  draining_ = true;
+  if (plans_running_ > 0) return;
+  draining_ = false;
+  const absl::Status sent =
+      context.Send(options_.coordinator, member_ ? member_->epoch : protocol::Epoch(0),
+                   protocol::Drained{drain.group});
+  if (!sent.ok()) SKEIN_LOG(kWarn, "drained is not sent").Field("reason", sent.message().data());
+}
+
+void WorkerActor::Handle(Context& context, const protocol::Shutdown& shutdown) {
+  SKEIN_LOG(kInfo, "shutdown").Field("reason", shutdown.reason);
+  context.Stop(absl::OkStatus());
+}
+
+void WorkerActor::Unexpected(const char* what) {
+  SKEIN_LOG(kWarn, "message for coordinators dropped").Field("message", std::string_view(what));
+}
+
+void WorkerActor::OnMessage(Context& context, protocol::Envelope envelope) {
+  last_contact_ = context.Now();
+  std::visit(
+      [&](auto& message) {
+        using M = std::decay_t<decltype(message)>;
+        if constexpr (std::is_same_v<M, protocol::StepResult> ||
+                      std::is_same_v<M, protocol::RegisterWorker> ||
+                      std::is_same_v<M, protocol::GroupFormed> ||
+                      std::is_same_v<M, protocol::Heartbeat> ||
+                      std::is_same_v<M, protocol::Drained>) {
+          Unexpected("step_result, register_worker, group_formed, heartbeat or drained");
+        } else {
+          Handle(context, std::move(message));
+        }
+      },
+      envelope.message);
+}
+
+bool WorkerActor::StopAsked(Context& context) const {
+  if (options_.stop == nullptr || !options_.stop->load()) return false;
+  context.Stop(absl::OkStatus());
+  return true;
+}
+
+void WorkerActor::OnTimer(Context& context, protocol::TimerId) {
+  if (StopAsked(context)) return;
+  const absl::Time now = context.Now();
+  if (member_ && now > lease_end_) {
+    LeaveEpoch(context, "the lease ended");
+    registered_ = false;
+  }
+  if (now - last_contact_ > options_.coordinator_wait) {
+    context.Stop(absl::UnavailableError(
+        absl::StrCat("no coordinator for ", absl::FormatDuration(options_.coordinator_wait))));
+    return;
+  }
+  if (!registered_) {
+    Register(context);
+  } else if (member_) {
+    const absl::Status sent = context.Send(options_.coordinator, member_->epoch,
+                                           protocol::Heartbeat{last_step_, plans_running_});
+    if (absl::IsUnavailable(sent)) registered_ = false;
+  }
+  context.StartTimer(options_.beat);
+}
+
+void WorkerActor::OnPeerDown(Context& context, const protocol::PeerDown& down) {
+  LeaveEpoch(context, protocol::StatusText(down.reason));
+  registered_ = false;
+}
+
+void WorkerActor::SendResult(Context& context, StepResult result) {
+  if (plans_running_ > 0) --plans_running_;
+  if (!member_ || result.epoch != member_->epoch) {
+    ++num_stale_;
+    return;
+  }
+  last_step_ = result.step;
+  const protocol::StepId step = result.step;
+  const absl::Status sent = context.Send(options_.coordinator, member_->epoch, std::move(result));
+  if (!sent.ok()) {
+    LeaveEpoch(context, absl::StrCat("result of step ", step.value(), ": ", sent.message()));
+    registered_ = false;
+    return;
+  }
+  if (draining_) Handle(context, protocol::Drain{member_->group});
+}
+
+void WorkerActor::OnIdle(Context& context) {
+  if (StopAsked(context)) return;
+  for (StepResult& result : runner_->TakeResults()) SendResult(context, std::move(result));
+}
+
+}  // namespace skein::worker

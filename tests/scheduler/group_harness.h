@@ -123,11 +123,11 @@ class GroupHarness {
     for (int i = 0; i < steps; ++i) {
       bool any = false;
       for (uint32_t lane = 0; lane < setup_.lanes; ++lane) {
-        if (waiting(lane)) {
-          EXPECT_TRUE(Deliver(lane).ok());
-        }
-        any = Plan(lane).has_value() || any;
+        if (!waiting(lane)) continue;
+        EXPECT_TRUE(Deliver(lane).ok());
+        any = true;
       }
+      for (uint32_t lane = 0; lane < setup_.lanes; ++lane) any = Plan(lane).has_value() || any;
       if (!any) return scheduler_.empty();
     }
     return false;

@@ -151,7 +151,7 @@ class RandomRun {
 };
 
 TEST(RandomSchedule, EveryOutputEqualsSequentialDecoding) {
-  for (uint32_t seed = 1; seed <= 300; ++seed) {
+  for (uint32_t seed = 1; seed <= 2000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomRun(seed).Run(150);
     if (::testing::Test::HasFailure()) return;

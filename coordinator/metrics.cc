@@ -46,16 +46,8 @@ std::string Route(std::string_view route) {
 
 }  // namespace
 
-CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry)
-    : requests_running(
-          registry.AddGauge({"skein_requests_running",
-                             "Requests that take part in steps. Flat at max_num_seqs: the "
-                             "server is full, see skein_requests_waiting."})),
-      requests_waiting(
-          registry.AddGauge({"skein_requests_waiting",
-                             "Requests that wait for their first step. Rising for minutes: "
-                             "add capacity or lower the load."})),
-      requests(
+HttpMetrics::HttpMetrics(protocol::MetricsRegistry& registry)
+    : requests(
           registry.AddCounters({"skein_requests_total",
                                 "Generations that ended, by interface and reason. Errors rising: "
                                 "read the coordinator's log."},
@@ -86,12 +78,31 @@ CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry)
                                                  "capacity; not_ready: look at skein_workers."},
                                                 {{"reason", kRejections}})),
       client_disconnects(registry.AddCounter(
-          {"skein_client_disconnects_total", "Requests cancelled because the client went away."})),
+          {"skein_client_disconnects_total", "Requests cancelled because the client went away."})) {
+}
+
+RequestMetrics::RequestMetrics(protocol::MetricsRegistry& registry)
+    : requests_running(
+          registry.AddGauge({"skein_requests_running",
+                             "Requests that take part in steps. Flat at max_num_seqs: the "
+                             "server is full, see skein_requests_waiting."})),
+      requests_waiting(
+          registry.AddGauge({"skein_requests_waiting",
+                             "Requests that wait for their first step. Rising for minutes: "
+                             "add capacity or lower the load."})),
       prompt_tokens(registry.AddCounter(
           {"skein_prompt_tokens_total", "Prompt tokens of admitted requests."})),
       generation_tokens(
           registry.AddCounter({"skein_generation_tokens_total", "Tokens committed to requests."})),
-      time_to_first_token(registry.AddHistogram({"skein_time_to_first_token_seconds",
+      request_prompt_tokens(
+          registry.AddHistogram({"skein_request_prompt_tokens", "Prompt tokens of a request."},
+                                protocol::TokenCountBounds())),
+      request_generation_tokens(registry.AddHistogram(
+          {"skein_request_generation_tokens", "Generated tokens of an ended request."},
+          protocol::TokenCountBounds())) {}
+
+LatencyMetrics::LatencyMetrics(protocol::MetricsRegistry& registry)
+    : time_to_first_token(registry.AddHistogram({"skein_time_to_first_token_seconds",
                                                  "From arrival to the first token. High with an "
                                                  "empty queue: prompts are long."},
                                                 protocol::TimeToFirstTokenBounds())),
@@ -104,14 +115,10 @@ CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry)
           protocol::RequestLatencyBounds())),
       queue_time(registry.AddHistogram(
           {"skein_request_queue_time_seconds", "From arrival to the first step."},
-          protocol::RequestLatencyBounds())),
-      request_prompt_tokens(
-          registry.AddHistogram({"skein_request_prompt_tokens", "Prompt tokens of a request."},
-                                protocol::TokenCountBounds())),
-      request_generation_tokens(registry.AddHistogram(
-          {"skein_request_generation_tokens", "Generated tokens of an ended request."},
-          protocol::TokenCountBounds())),
-      step_tokens(
+          protocol::RequestLatencyBounds())) {}
+
+StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
+    : step_tokens(
           registry.AddHistograms({"skein_step_tokens",
                                   "Rows of a step. Far below max_num_batched_tokens under load: "
                                   "the cache is the limit."},

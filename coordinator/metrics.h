@@ -9,14 +9,9 @@
 
 namespace skein::coordinator {
 
-struct CoordinatorMetrics {
-  explicit CoordinatorMetrics(protocol::MetricsRegistry& registry);
-
-  // Counts what the HTTP edge reports. HTTP thread.
-  void Count(const ApiEvent& event);
-  void CountRefusal(std::string_view code);
-
-  protocol::Gauge requests_running, requests_waiting;
+// What the HTTP edge reports.
+struct HttpMetrics {
+  explicit HttpMetrics(protocol::MetricsRegistry& registry);
   protocol::CounterFamily requests;       // api, finished_reason
   protocol::CounterFamily http_requests;  // route, method, code
   protocol::Gauge http_streams_open;
@@ -24,9 +19,25 @@ struct CoordinatorMetrics {
   protocol::CounterFamily bad_requests;          // reason
   protocol::CounterFamily admission_rejections;  // reason
   protocol::Counter client_disconnects;
+};
+
+// Requests as the control loop sees them.
+struct RequestMetrics {
+  explicit RequestMetrics(protocol::MetricsRegistry& registry);
+  protocol::Gauge requests_running, requests_waiting;
   protocol::Counter prompt_tokens, generation_tokens;
-  protocol::Histogram time_to_first_token, inter_token_latency, e2e_latency, queue_time;
   protocol::Histogram request_prompt_tokens, request_generation_tokens;
+};
+
+// How long requests take.
+struct LatencyMetrics {
+  explicit LatencyMetrics(protocol::MetricsRegistry& registry);
+  protocol::Histogram time_to_first_token, inter_token_latency, e2e_latency, queue_time;
+};
+
+// Steps, cache and workers.
+struct StepMetrics {
+  explicit StepMetrics(protocol::MetricsRegistry& registry);
   protocol::HistogramFamily step_tokens, step_batch_size, step_duration;  // phase
   protocol::GaugeFamily kv_blocks;                                        // state
   protocol::Gauge kv_cache_usage;
@@ -34,6 +45,18 @@ struct CoordinatorMetrics {
   protocol::CounterFamily epoch_changes;  // cause
   protocol::GaugeFamily workers;          // state
   protocol::Counter stale_results;
+};
+
+struct CoordinatorMetrics : HttpMetrics, RequestMetrics, LatencyMetrics, StepMetrics {
+  explicit CoordinatorMetrics(protocol::MetricsRegistry& registry)
+      : HttpMetrics(registry),
+        RequestMetrics(registry),
+        LatencyMetrics(registry),
+        StepMetrics(registry) {}
+
+  // Counts what the HTTP edge reports. HTTP thread.
+  void Count(const ApiEvent& event);
+  void CountRefusal(std::string_view code);
 };
 
 }  // namespace skein::coordinator

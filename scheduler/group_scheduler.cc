@@ -154,10 +154,12 @@ std::vector<SequenceDelta> GroupScheduler::AbortInflight() {
   return gone;
 }
 
-uint32_t GroupScheduler::LaneWithFewest() const {
-  std::vector<uint32_t> counts(limits_.lanes, 0);
-  for (const Sequence* sequence : running_) ++counts[sequence->lane];
-  return static_cast<uint32_t>(std::min_element(counts.begin(), counts.end()) - counts.begin());
+// A lane takes its share of all that run or wait, so that both lanes fill at the same pace.
+bool GroupScheduler::LaneHasRoom(uint32_t lane) const {
+  const auto mine = static_cast<size_t>(
+      std::count_if(running_.begin(), running_.end(),
+                    [lane](const Sequence* sequence) { return sequence->lane == lane; }));
+  return mine * limits_.lanes < running_.size() + admission_.num_queued();
 }
 
 // Blocks for the first `tokens` tokens, preempting sequences that are served later.
@@ -210,7 +212,7 @@ bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan&
 bool GroupScheduler::Admit(uint32_t lane, StepBudget& budget, StepPlan& plan) {
   Sequence* front = admission_.Front();
   if (front == nullptr || free_slots_.empty() || running_.size() >= limits_.max_num_seqs ||
-      budget.tokens == 0 || budget.sequences == 0 || LaneWithFewest() != lane) {
+      budget.tokens == 0 || budget.sequences == 0 || !LaneHasRoom(lane)) {
     return false;
   }
   // A newcomer takes free blocks only: it must not push out what already runs.

@@ -128,7 +128,7 @@ class GroupScheduler {
                       const protocol::VerificationSummary& summary, StepCommit& commit);
   absl::Status CheckResult(const protocol::StepPlan& plan,
                            const protocol::StepResult& result) const;
-  uint32_t LaneWithFewest() const;
+  bool LaneHasRoom(uint32_t lane) const;
 
   const SchedulerLimits limits_;
   Admission admission_;

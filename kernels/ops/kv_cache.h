@@ -58,7 +58,8 @@ struct KvPool {
   KvFormat format = KvFormat::kBf16;
   int dim = 0;
   int64_t page_rows = 1;
-  int64_t page_bytes = 0;  // >= page_rows * (data + scale bytes)
+  int64_t page_bytes =
+      0;  // >= page_rows * (data + scale bytes); whole elements of kBf16, kF32, kF64
   int64_t num_rows = 0;
 
   std::byte* row_data(int64_t row) const {

@@ -100,7 +100,7 @@ constexpr ConfigKey kKeys[] = {
     {"worker.threads", "threads", &At<&Config::worker, &WorkerConfig::threads>, 0, 1024, "", "",
      "compute threads of the cpu and reference backends; 0: one per available processor"},
     {"worker.kernels", "kernels", &At<&Config::worker, &WorkerConfig::kernels>, 0, 0, "", "",
-     "operators that another backend serves, as operator=backend,...: to compare or to work around"},
+     "operators that another backend serves, as operator=backend,...: to compare or work around"},
     {"worker.num_blocks", "num-blocks", &At<&Config::worker, &WorkerConfig::num_blocks>, 0, 1 << 24,
      "", "", "cache blocks; 0: enough for max-num-seqs sequences of max-model-len, capped"},
 

@@ -1,4 +1,5 @@
 // The event handler behind ReadYaml. yaml-cpp throws; nothing leaves this file but statuses.
+// Any thread. Must never resolve what the strict reader refuses: aliases, merges, tags.
 #include "protocol/config/yaml_reader.h"
 
 #include <cstdio>

@@ -25,12 +25,13 @@ namespace skein::tests {
 namespace {
 
 constexpr char kUsage[] =
-    "usage: skein-conformance --backend NAME [--model DIR] [--threads N] [--baselines FILE] DIR...\n"
+    "usage: skein-conformance --backend NAME [--model DIR] [--threads N] [--baselines FILE] "
+    "DIR...\n"
     "       skein-conformance --tokenizer FILE --encodings FILE.jsonl\n"
     "       skein-conformance --backend NAME --dump FILE | --compare FILE DIR...\n"
     "  DIR        a checkpoint with goldens.json and goldens.safetensors\n"
     "  --model    the checkpoint, where DIR holds goldens alone\n"
-    "  --dump     store layer outputs of every sequence; --compare: run again and compare\n";
+    "  --dump     store the outputs of operators and layers; --compare: run again and compare\n";
 
 struct Options {
   std::string backend, model, tokenizer, encodings, dump, compare;
@@ -85,9 +86,7 @@ std::map<std::string, double> ReadBaselines(const std::string& file) {
 class Conformance {
  public:
   explicit Conformance(const Options& options)
-      : options_(options),
-        pool_(options.threads),
-        baselines_(ReadBaselines(options.baselines)) {}
+      : options_(options), pool_(options.threads), baselines_(ReadBaselines(options.baselines)) {}
 
   absl::Status RunDir(const std::string& dir) {
     SKEIN_ASSIGN_OR_RETURN(auto goldens, GoldenDir::Open(dir));
@@ -151,14 +150,12 @@ class Conformance {
     for (const GoldenSequence& sequence : goldens.sequences()) {
       if (goldens.Find(sequence, "stream", 0, Mode::kQat).absent()) continue;
       SKEIN_ASSIGN_OR_RETURN(auto run, MakeRun(goldens, dir, worker::Numerics::Model()));
-      SKEIN_ASSIGN_OR_RETURN(LayerFigures figures,
-                             MeasureLayers(Context(goldens, sequence), *run));
+      SKEIN_ASSIGN_OR_RETURN(LayerFigures figures, MeasureLayers(Context(goldens, sequence), *run));
       auto baseline = baselines_.find(name_);
       const bool measuring = options_.backend == "reference-float";
       if (baseline == baselines_.end() && !measuring) {
-        return absl::NotFoundError(
-            absl::StrCat(options_.baselines, ": has no entry \"", name_,
-                         "\"; measure it with --backend reference-float"));
+        return absl::NotFoundError(absl::StrCat(options_.baselines, ": has no entry \"", name_,
+                                                "\"; measure it with --backend reference-float"));
       }
       Count(JudgeLayers(Context(goldens, sequence), figures,
                         baseline == baselines_.end() ? figures.share : baseline->second));
@@ -209,8 +206,9 @@ int RunMain(const std::vector<std::string>& args) {
   if (!options->tokenizer.empty()) return RunTokenizer(*options);
   if (!options->dump.empty() || !options->compare.empty()) {
     const DumpOptions dump{options->backend, options->model, options->dirs};
-    const absl::Status status = options->dump.empty() ? CompareDump(dump, options->compare, std::cout)
-                                                      : WriteDump(dump, options->dump);
+    const absl::Status status = options->dump.empty()
+                                    ? CompareDump(dump, options->compare, std::cout)
+                                    : WriteDump(dump, options->dump);
     if (!status.ok()) std::cerr << "skein-conformance: " << status.message() << "\n";
     return status.ok() ? 0 : 1;
   }

@@ -109,8 +109,7 @@ absl::StatusOr<std::unique_ptr<GoldenDir>> GoldenDir::Open(const std::filesystem
   for (const JsonValue& entry : list->elements()) {
     out->sequences_.push_back(ReadSequence(entry, out->sequences_.size(), out->tiny_));
   }
-  SKEIN_ASSIGN_OR_RETURN(out->tensors_,
-                         worker::SafetensorsFile::Open(dir / "goldens.safetensors"));
+  SKEIN_ASSIGN_OR_RETURN(out->tensors_, worker::SafetensorsFile::Open(dir / "goldens.safetensors"));
   SKEIN_ASSIGN_OR_RETURN(out->rope_, ReadRope(dir / "rope_rows.safetensors"));
   return out;
 }

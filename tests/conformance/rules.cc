@@ -14,10 +14,10 @@ namespace {
 
 using kernels::TensorView;
 
-constexpr double kExact = 1e-5;          // of the row's largest magnitude
-constexpr double kConfidence = 2e-5;     // recorded with five decimals
-constexpr double kNqListShare = 0.005;   // rows whose close calls may differ
-constexpr double kQatRowShare = 0.01;    // rows that one flipped code may reach
+constexpr double kExact = 1e-5;         // of the row's largest magnitude
+constexpr double kConfidence = 2e-5;    // recorded with five decimals
+constexpr double kNqListShare = 0.005;  // rows whose close calls may differ
+constexpr double kQatRowShare = 0.01;   // rows that one flipped code may reach
 constexpr double kLayerMean = 1e-3;
 constexpr double kElementOff = 1.0 / 128;
 constexpr double kDecisiveMargin = 1.0;
@@ -45,10 +45,10 @@ int ArgMax(std::span<const double> row) {
 // What differs between a run and its record.
 struct Differences {
   double worst_logits = 0;
-  std::set<int32_t> rows;       // positions with any difference
+  std::set<int32_t> rows;  // positions with any difference
   int list_rows = 0;
-  int close_calls = 0;          // lists that differ where rounding may decide
-  std::string first;            // description of the first difference
+  int close_calls = 0;  // lists that differ where rounding may decide
+  std::string first;    // description of the first difference
   void Note(int32_t row, const std::string& text) {
     if (rows.insert(row).second && first.empty()) first = text;
   }
@@ -114,8 +114,7 @@ void CompareDecisions(const CaseContext& context, const Trace& trace, Mode mode,
 // Recorded drafts, and with them the recorded continuation, verified in chunks as recorded.
 absl::Status CompareDrafts(const CaseContext& context, SequenceRun& run, Mode mode, int first,
                            size_t vocab, std::string& note, int& compared) {
-  const auto& drafts =
-      mode == Mode::kNq ? context.sequence.drafts_nq : context.sequence.drafts_qat;
+  const auto& drafts = mode == Mode::kNq ? context.sequence.drafts_nq : context.sequence.drafts_qat;
   int next = first;
   for (const GoldenDraft& golden : drafts) {
     if (golden.t != run.length() - 1 || golden.b != next) {

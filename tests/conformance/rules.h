@@ -26,10 +26,10 @@ absl::StatusOr<bool> CheckEndToEnd(const CaseContext& context, SequenceRun& run,
 
 // Figures of rule 3 for one sequence.
 struct LayerFigures {
-  double mean = 0;        // mean |difference| over the row's largest magnitude, worst layer
-  double share = 0;       // share of elements off by more than 2^-7 of it, all layers
-  int list_rows = 0;      // rows of decision lists compared
-  int list_differ = 0;    // of them different without excuse
+  double mean = 0;      // mean |difference| over the row's largest magnitude, worst layer
+  double share = 0;     // share of elements off by more than 2^-7 of it, all layers
+  int list_rows = 0;    // rows of decision lists compared
+  int list_differ = 0;  // of them different without excuse
 };
 absl::StatusOr<LayerFigures> MeasureLayers(const CaseContext& context, SequenceRun& run);
 // Prints and judges them against the committed share of float accumulation.
@@ -37,11 +37,11 @@ bool JudgeLayers(const CaseContext& context, const LayerFigures& figures, double
 
 // Rule 4 for one sequence: figures, pooled by the caller.
 struct ForcedFigures {
-  int covered = 0;          // rows whose recorded margin decides
-  int wrong = 0;            // of them with another top-1
+  int covered = 0;  // rows whose recorded margin decides
+  int wrong = 0;    // of them with another top-1
   int rows = 0;
-  double difference = 0;    // sum over rows of the mean |difference| of the recorded logits
-  double noise = 0;         // the same sum of plain float32's noise
+  double difference = 0;  // sum over rows of the mean |difference| of the recorded logits
+  double noise = 0;       // the same sum of plain float32's noise
 };
 absl::StatusOr<ForcedFigures> MeasureForced(const CaseContext& context, SequenceRun& run);
 // Prints and judges the top-1 choices of one sequence.

@@ -108,9 +108,8 @@ absl::StatusOr<std::unique_ptr<SequenceRun>> SequenceRun::Create(const RunSetup&
   options.stream = setup.stream;
   options.recorded_rope = setup.rope;
   SKEIN_ASSIGN_OR_RETURN(
-      out->loaded_,
-      worker::LoadedModel::Load(*out->registry_, kernels::KernelManifest::Uniform(setup.backend),
-                                options));
+      out->loaded_, worker::LoadedModel::Load(
+                        *out->registry_, kernels::KernelManifest::Uniform(setup.backend), options));
   out->all_rows_.resize(static_cast<size_t>(setup.max_rows));
   std::iota(out->all_rows_.begin(), out->all_rows_.end(), 0);
   return out;
@@ -178,9 +177,9 @@ absl::StatusOr<Trace> SequenceRun::Append(std::span<const int32_t> tokens,
     trace.layers.push_back({ToDoubles(model.stream(rows)), ToDoubles(model.pre(rows))});
     TakeDecisions(layer, rows, trace);
   }
-  SKEIN_RETURN_IF_ERROR(model.head().Logits(
-      model.stream(rows), model.pre(rows),
-      kernels::MakeView(all_rows_.data(), DType::kI32, {rows})));
+  SKEIN_RETURN_IF_ERROR(
+      model.head().Logits(model.stream(rows), model.pre(rows),
+                          kernels::MakeView(all_rows_.data(), DType::kI32, {rows})));
   trace.logits = ToDoubles(model.head().logits(rows));
   trace.y = ToDoubles(model.head().collapsed(rows));
   if (loaded_->draft() != nullptr) {

@@ -21,7 +21,7 @@ struct DecisionRows {
   std::string what;  // "experts.layers", "index", "cand", "engram"
   int layer = 0;
   int width = 0;
-  std::vector<int32_t> values;   // [T, width]
+  std::vector<int32_t> values;  // [T, width]
   // Index lists: the k-th and the next score differ by more than 0 and less than 1e-5 of the row's
   // largest score, so that rounding may decide.
   std::vector<uint8_t> close_call;

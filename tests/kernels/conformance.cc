@@ -89,8 +89,9 @@ TensorView CallBuilder::Out(const std::string& name, DType dtype,
                             double steps) {
   Output output;
   output.name = name;
-  // Rank one has no rows to put gaps between.
-  output.buffer = Keep(Buffer(dtype, WithRows(extents), extents.empty() ? 0 : 5, rows_.fill));
+  // Rank one has no rows to put gaps between; bytes may be rows of wider numbers.
+  const int64_t gap = extents.empty() ? 0 : dtype == DType::kU8 ? 8 : 5;
+  output.buffer = Keep(Buffer(dtype, WithRows(extents), gap, rows_.fill));
   output.tolerance = tolerance;
   output.steps = steps;
   instance_.outputs.push_back(std::move(output));

@@ -80,7 +80,8 @@ TEST(LifecycleTest, AChildThatEndsIsStartedAgainWithoutItsHelpers) {
   tree.Start({"serve", kModel});
   ASSERT_TRUE(WaitReady(tree)) << tree.output();
   tree.SetBehavior("skein-worker", "");
-  EXPECT_EQ(tree.KillByProgram("skein-worker"), 3);
+  EXPECT_EQ(CountProgram(tree, "skein-worker"), 3);
+  EXPECT_TRUE(tree.KillOldest("skein-worker"));
   ASSERT_TRUE(tree.WaitForOutput("child=worker.0 end=\"signal 9 (Killed)\"", kLimit))
       << tree.output();
   EXPECT_TRUE(tree.WaitUntil([&] { return CountProgram(tree, "skein-worker") == 1; }, kLimit));
@@ -154,8 +155,8 @@ void RunKillRound(uint32_t seed, absl::Duration& clear_max) {
   } else {
     tree.WaitForOutput("never printed", absl::Milliseconds(random() % 60));
   }
-  if ((victims & 1) != 0) tree.KillByProgram("skein-worker");
-  if ((victims & 2) != 0) tree.KillByProgram("skein-coordinator");
+  if ((victims & 1) != 0) tree.KillOldest("skein-worker");
+  if ((victims & 2) != 0) tree.KillOldest("skein-coordinator");
   if ((victims & 4) == 0) {
     tree.WaitForOutput("never printed", absl::Milliseconds(random() % 60));
   }

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -22,6 +21,7 @@
 
 #include "protocol/base/clock.h"
 #include "protocol/base/strings.h"
+#include "worker/node/descriptor.h"
 
 namespace skein::tests {
 namespace {
@@ -35,10 +35,10 @@ struct Found {
 };
 
 bool IsZombie(const std::string& pid) {
-  std::ifstream file(Concat("/proc/", pid, "/stat"));
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string text = worker::ReadKernelFile(Concat("/proc/", pid, "/stat"));
   const size_t end = text.rfind(") ");
-  return end == std::string::npos || text[end + 2] == 'Z' || text[end + 2] == 'X';
+  return end == std::string::npos || end + 2 >= text.size() || text[end + 2] == 'Z' ||
+         text[end + 2] == 'X';
 }
 
 std::vector<Found> FindProcesses(const std::string& directory) {
@@ -56,6 +56,14 @@ std::vector<Found> FindProcesses(const std::string& directory) {
   }
   ::closedir(proc);
   return found;
+}
+
+bool KillHandle(int pid) {
+  const int handle = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (handle < 0) return false;
+  const bool sent = ::syscall(SYS_pidfd_send_signal, handle, SIGKILL, nullptr, 0) == 0;
+  ::close(handle);
+  return sent;
 }
 
 int RemainingMs(absl::Time end) {
@@ -84,9 +92,7 @@ ProcessTree::~ProcessTree() {
     ::waitpid(pid_, nullptr, 0);
   }
   if (output_fd_ >= 0) ::close(output_fd_);
-  for (const char* program : {"skein", "skein-node", "skein-coordinator", "skein-worker"}) {
-    KillByProgram(program);
-  }
+  KillAll();
   while (::waitpid(-1, nullptr, WNOHANG) > 0) {
   }
   std::error_code ignored;
@@ -143,17 +149,16 @@ void ProcessTree::Signal(int number) const {
   if (pid_ != 0) ::kill(pid_, number);
 }
 
-int ProcessTree::KillByProgram(std::string_view program) const {
-  int count = 0;
+bool ProcessTree::KillOldest(std::string_view program) const {
+  int oldest = 0;
   for (const Found& process : FindProcesses(directory_)) {
-    if (process.program != program) continue;
-    const int handle = static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0));
-    if (handle < 0) continue;
-    ::syscall(SYS_pidfd_send_signal, handle, SIGKILL, nullptr, 0);
-    ::close(handle);
-    ++count;
+    if (process.program == program && (oldest == 0 || process.pid < oldest)) oldest = process.pid;
   }
-  return count;
+  return oldest != 0 && KillHandle(oldest);
+}
+
+void ProcessTree::KillAll() const {
+  for (const Found& process : FindProcesses(directory_)) KillHandle(process.pid);
 }
 
 int ProcessTree::WaitForExit(absl::Duration limit) {

@@ -31,8 +31,9 @@ class ProcessTree {
   const std::string& output() const { return output_; }
 
   void Signal(int number) const;
-  // SIGKILL to every process of ours whose program has this name; how many there were.
-  int KillByProgram(std::string_view program) const;
+  // SIGKILL to the oldest process of ours whose program has this name: not to what it started.
+  // False when there is none.
+  bool KillOldest(std::string_view program) const;
 
   // Exit code of skein, or minus its signal; -1000 when it did not end in time.
   int WaitForExit(absl::Duration limit);
@@ -46,6 +47,7 @@ class ProcessTree {
 
  private:
   void ReadOutput(int timeout_ms);
+  void KillAll() const;
 
   std::string directory_;
   int pid_ = 0;

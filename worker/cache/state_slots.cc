@@ -4,8 +4,7 @@
 
 namespace skein::worker {
 
-StateSlots::StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_slots,
-                       Arena& arena)
+StateSlots::StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_slots, Arena& arena)
     : num_slots_(num_slots),
       ring_rows_(spec.ring_rows()),
       draft_rows_(spec.dspark.block + 1),

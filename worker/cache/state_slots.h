@@ -30,9 +30,7 @@ class StateSlots {
   int open_rows(int ratio) const { return ratio + draft_rows_; }
 
   // Compressed id of an earlier token of the sequence in `slot`. Host memory.
-  int32_t ngram_id(int slot, int64_t position) const {
-    return ngram_[NgramIndex(slot, position)];
-  }
+  int32_t ngram_id(int slot, int64_t position) const { return ngram_[NgramIndex(slot, position)]; }
   void set_ngram_id(int slot, int64_t position, int32_t id) {
     ngram_[NgramIndex(slot, position)] = id;
   }

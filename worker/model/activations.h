@@ -15,9 +15,9 @@ namespace skein::worker {
 // Which formats stand for what the specification calls bf16 and fp32, and whether the quantisers of
 // the forward pass are on.
 struct Numerics {
-  kernels::DType act = kernels::DType::kBf16;   // activations
-  kernels::DType wide = kernels::DType::kF32;   // "fp32" values
-  bool quantise = true;                         // activation, cache and index quantisers
+  kernels::DType act = kernels::DType::kBf16;  // activations
+  kernels::DType wide = kernels::DType::kF32;  // "fp32" values
+  bool quantise = true;                        // activation, cache and index quantisers
   kernels::KvFormat window = kernels::KvFormat::kFp8Group32;
   kernels::KvFormat history = kernels::KvFormat::kFp4Group16;
   kernels::KvFormat index = kernels::KvFormat::kFp4Group32;

@@ -75,66 +75,68 @@ AttentionLayer::AttentionLayer(const AttentionWeights& weights, const LayerSpec&
       {.format = numerics.window, .dim = spec.head_dim, .x_dtype = act});
   copy_window_ =
       kernels.Add<kernels::CopyKvRows>({.format = numerics.window, .dim = spec.head_dim});
-  attend_ = kernels.Add<kernels::SparseAttention>(
-      {.heads = spec.heads,
-       .head_dim = spec.head_dim,
-       .window = window_entries,
-       .selected = layer.ratio > 0 ? spec.index_topk : 0,
-       .ratio = std::max(layer.ratio, 1),
-       .window_format = numerics.window,
-       .history_format = numerics.history,
-       .dtype = act,
-       .max_rows = max_rows});
-  if (layer.kv_source) {
-    const DType latent = layer.ratio > 1 ? numerics.wide : act;
-    compressor_wkv_ =
-        LinearLayer(weights.compressor_wkv, latent, max_rows, numerics, kernels);
-    if (layer.ratio > 1) {
-      compressor_wgate_ =
-          LinearLayer(weights.compressor_wgate, latent, max_rows, numerics, kernels);
-      compress_ = kernels.Add<kernels::Compress>({.dim = spec.head_dim,
-                                                  .ratio = layer.ratio,
-                                                  .wide = numerics.wide,
-                                                  .dtype = act});
-      store_open_ = kernels.Add<kernels::StoreKv>(
-          {.format = numerics.open, .dim = 2 * spec.head_dim, .x_dtype = numerics.wide});
-    }
-    index_wk_ = LinearLayer(weights.index_wk, act, max_rows, numerics, kernels);
-    index_norm_ = kernels.Add<kernels::RmsNorm>({.channels = spec.index_dim, .dtype = act});
-    store_history_ = kernels.Add<kernels::StoreKv>(
-        {.format = numerics.history, .dim = spec.head_dim, .x_dtype = act});
-    store_index_ = kernels.Add<kernels::StoreKv>(
-        {.format = numerics.index, .dim = spec.index_dim, .x_dtype = act});
-  }
+  attend_ =
+      kernels.Add<kernels::SparseAttention>({.heads = spec.heads,
+                                             .head_dim = spec.head_dim,
+                                             .window = window_entries,
+                                             .selected = layer.ratio > 0 ? spec.index_topk : 0,
+                                             .ratio = std::max(layer.ratio, 1),
+                                             .window_format = numerics.window,
+                                             .history_format = numerics.history,
+                                             .dtype = act,
+                                             .max_rows = max_rows});
+  if (layer.kv_source) AddCompressor(max_rows, kernels);
   if (layer.kv_source || layer.index_source) {
     rope_index_ = kernels.Add<kernels::Rope>(
         {.head_dim = spec.index_dim, .rope_dim = spec.rope_dim, .dtype = act});
   }
-  if (layer.index_source) {
-    index_wq_b_ = LinearLayer(weights.index_wq_b, act, max_rows, numerics, kernels);
-    index_weights_ = LinearLayer(weights.index_weights, act, max_rows, numerics, kernels);
-    if (numerics.quantise) {
-      quantise_index_ = kernels.Add<kernels::FakeQuant>({.channels = spec.index_dim,
-                                                         .group = 32,
-                                                         .format = kernels::CodeFormat::kE2m1Ue8m0,
-                                                         .dtype = act});
-    }
-    index_scores_ = kernels.Add<kernels::IndexScores>({.heads = spec.index_heads,
-                                                       .head_dim = spec.index_dim,
-                                                       .format = numerics.index,
-                                                       .ratio = layer.ratio,
-                                                       .dtype = act,
-                                                       .wide = numerics.wide});
-    if (layer.candidate_source) {
-      candidate_blocks_ =
-          kernels.Add<kernels::CandidateBlocks>({.block = spec.candidate_block,
-                                                 .count = spec.candidate_blocks,
-                                                 .ratio = layer.ratio,
-                                                 .wide = numerics.wide});
-    }
-    top_k_ = kernels.Add<kernels::TopK>(
-        {.k = spec.index_topk, .ratio = layer.ratio, .wide = numerics.wide});
+  if (layer.index_source) AddIndex(max_rows, kernels);
+}
+
+void AttentionLayer::AddCompressor(int max_rows, KernelSet& kernels) {
+  const DType act = numerics_.act;
+  const DType latent = layer_.ratio > 1 ? numerics_.wide : act;
+  compressor_wkv_ = LinearLayer(weights_.compressor_wkv, latent, max_rows, numerics_, kernels);
+  if (layer_.ratio > 1) {
+    compressor_wgate_ =
+        LinearLayer(weights_.compressor_wgate, latent, max_rows, numerics_, kernels);
+    compress_ = kernels.Add<kernels::Compress>(
+        {.dim = spec_.head_dim, .ratio = layer_.ratio, .wide = numerics_.wide, .dtype = act});
+    store_open_ = kernels.Add<kernels::StoreKv>(
+        {.format = numerics_.open, .dim = 2 * spec_.head_dim, .x_dtype = numerics_.wide});
   }
+  index_wk_ = LinearLayer(weights_.index_wk, act, max_rows, numerics_, kernels);
+  index_norm_ = kernels.Add<kernels::RmsNorm>({.channels = spec_.index_dim, .dtype = act});
+  store_history_ = kernels.Add<kernels::StoreKv>(
+      {.format = numerics_.history, .dim = spec_.head_dim, .x_dtype = act});
+  store_index_ = kernels.Add<kernels::StoreKv>(
+      {.format = numerics_.index, .dim = spec_.index_dim, .x_dtype = act});
+}
+
+void AttentionLayer::AddIndex(int max_rows, KernelSet& kernels) {
+  const DType act = numerics_.act;
+  index_wq_b_ = LinearLayer(weights_.index_wq_b, act, max_rows, numerics_, kernels);
+  index_weights_ = LinearLayer(weights_.index_weights, act, max_rows, numerics_, kernels);
+  if (numerics_.quantise) {
+    quantise_index_ = kernels.Add<kernels::FakeQuant>({.channels = spec_.index_dim,
+                                                       .group = 32,
+                                                       .format = kernels::CodeFormat::kE2m1Ue8m0,
+                                                       .dtype = act});
+  }
+  index_scores_ = kernels.Add<kernels::IndexScores>({.heads = spec_.index_heads,
+                                                     .head_dim = spec_.index_dim,
+                                                     .format = numerics_.index,
+                                                     .ratio = layer_.ratio,
+                                                     .dtype = act,
+                                                     .wide = numerics_.wide});
+  if (layer_.candidate_source) {
+    candidate_blocks_ = kernels.Add<kernels::CandidateBlocks>({.block = spec_.candidate_block,
+                                                               .count = spec_.candidate_blocks,
+                                                               .ratio = layer_.ratio,
+                                                               .wide = numerics_.wide});
+  }
+  top_k_ = kernels.Add<kernels::TopK>(
+      {.k = spec_.index_topk, .ratio = layer_.ratio, .wide = numerics_.wide});
 }
 
 absl::Status AttentionLayer::Project(const ModelBatch& batch, const TensorView& x) const {
@@ -145,18 +147,16 @@ absl::Status AttentionLayer::Project(const ModelBatch& batch, const TensorView& 
   SKEIN_ASSIGN_OR_RETURN(const LinearInput in, quantise_x_(x));
   SKEIN_RETURN_IF_ERROR(wq_a_(in, query_low));
   SKEIN_RETURN_IF_ERROR(wkv_(in, window));
-  SKEIN_RETURN_IF_ERROR(q_norm_({.x = query_low,
-                                 .weight = weights_.q_norm,
-                                 .y = query_low,
-                                 .eps = spec_.norm_eps}));
+  SKEIN_RETURN_IF_ERROR(
+      q_norm_({.x = query_low, .weight = weights_.q_norm, .y = query_low, .eps = spec_.norm_eps}));
   SKEIN_ASSIGN_OR_RETURN(query_low_in_, quantise_q_(query_low));
   SKEIN_RETURN_IF_ERROR(wq_b_(query_low_in_, query));
-  SKEIN_RETURN_IF_ERROR(rope_({.x = Reshape(query, {rows, spec_.heads, spec_.head_dim}),
-                               .cos_sin = CosSin(batch)}));
-  SKEIN_RETURN_IF_ERROR(kv_norm_(
-      {.x = window, .weight = weights_.kv_norm, .y = window, .eps = spec_.norm_eps}));
-  SKEIN_RETURN_IF_ERROR(rope_(
-      {.x = Reshape(window, {rows, 1, spec_.head_dim}), .cos_sin = CosSin(batch)}));
+  SKEIN_RETURN_IF_ERROR(
+      rope_({.x = Reshape(query, {rows, spec_.heads, spec_.head_dim}), .cos_sin = CosSin(batch)}));
+  SKEIN_RETURN_IF_ERROR(
+      kv_norm_({.x = window, .weight = weights_.kv_norm, .y = window, .eps = spec_.norm_eps}));
+  SKEIN_RETURN_IF_ERROR(
+      rope_({.x = Reshape(window, {rows, 1, spec_.head_dim}), .cos_sin = CosSin(batch)}));
   return store_window_(
       {.x = window, .target = Rows(scratch_.identity, rows), .pool = scratch_.fresh});
 }
@@ -181,10 +181,8 @@ absl::Status AttentionLayer::Latents(const CompletedGroups& groups, const ModelB
     SKEIN_RETURN_IF_ERROR(
         store_open_({.x = open, .target = groups.ring_target, .pool = caches_.open}));
   }
-  return kv_norm_({.x = latent,
-                   .weight = weights_.compressor_norm,
-                   .y = latent,
-                   .eps = spec_.norm_eps});
+  return kv_norm_(
+      {.x = latent, .weight = weights_.compressor_norm, .y = latent, .eps = spec_.norm_eps});
 }
 
 // Completed groups: latent -> index key (before rotation), then the rotated latent itself.
@@ -195,14 +193,13 @@ absl::Status AttentionLayer::Compress(const ModelBatch& batch, const TensorView&
   const TensorView latent = Rows(scratch_.latent, groups.count);
   const TensorView key = Rows(scratch_.index_key, groups.count);
   SKEIN_RETURN_IF_ERROR(index_wk_({.x = latent, .codes = {}, .scale = {}}, key));
-  SKEIN_RETURN_IF_ERROR(index_norm_(
-      {.x = key, .weight = weights_.index_k_norm, .y = key, .eps = spec_.norm_eps}));
+  SKEIN_RETURN_IF_ERROR(
+      index_norm_({.x = key, .weight = weights_.index_k_norm, .y = key, .eps = spec_.norm_eps}));
   SKEIN_RETURN_IF_ERROR(rope_index_(
       {.x = Reshape(key, {groups.count, 1, spec_.index_dim}), .cos_sin = groups.cos_sin}));
+  SKEIN_RETURN_IF_ERROR(store_index_({.x = key, .target = groups.target, .pool = caches_.index}));
   SKEIN_RETURN_IF_ERROR(
-      store_index_({.x = key, .target = groups.target, .pool = caches_.index}));
-  SKEIN_RETURN_IF_ERROR(rope_(
-      {.x = Reshape(latent, {groups.count, 1, spec_.head_dim}), .cos_sin = groups.cos_sin}));
+      rope_({.x = Reshape(latent, {groups.count, 1, spec_.head_dim}), .cos_sin = groups.cos_sin}));
   return store_history_({.x = latent, .target = groups.target, .pool = caches_.history});
 }
 
@@ -228,17 +225,15 @@ absl::Status AttentionLayer::Select(const ModelBatch& batch, const TensorView& x
                      .candidate_block = spec_.candidate_block,
                      .score = score}));
   if (layer_.candidate_source) {
-    SKEIN_RETURN_IF_ERROR(candidate_blocks_(
-        {.rows = batch.rows, .score = score, .candidates = candidates}));
+    SKEIN_RETURN_IF_ERROR(
+        candidate_blocks_({.rows = batch.rows, .score = score, .candidates = candidates}));
   }
-  return top_k_(
-      {.rows = batch.rows, .score = score, .selected = Rows(scratch_.selected, rows)});
+  return top_k_({.rows = batch.rows, .score = score, .selected = Rows(scratch_.selected, rows)});
 }
 
 absl::Status AttentionLayer::Attend(const ModelBatch& batch) const {
   const int rows = batch.num_rows;
-  const TensorView out =
-      Reshape(scratch_.attended, {rows, spec_.heads, spec_.head_dim});
+  const TensorView out = Reshape(scratch_.attended, {rows, spec_.heads, spec_.head_dim});
   SKEIN_RETURN_IF_ERROR(
       attend_({.rows = batch.rows,
                .q = Reshape(scratch_.query, {rows, spec_.heads, spec_.head_dim}),
@@ -252,9 +247,7 @@ absl::Status AttentionLayer::Attend(const ModelBatch& batch) const {
                .sink = weights_.sink,
                .out = out,
                .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)))}));
-  return rope_({.x = out,
-                .cos_sin = CosSin(batch),
-                .direction = kernels::RopeDirection::kInverse});
+  return rope_({.x = out, .cos_sin = CosSin(batch), .direction = kernels::RopeDirection::kInverse});
 }
 
 absl::Status AttentionLayer::ProjectOut(const ModelBatch& batch, const TensorView& y) const {

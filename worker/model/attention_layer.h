@@ -17,8 +17,8 @@
 
 namespace skein::worker {
 
-// Buffers that one layer at a time uses. `selected` and `candidates` outlive their layer: the layers
-// that follow reuse the lists.
+// Buffers that one layer at a time uses. `selected` and `candidates` outlive their layer: the
+// layers that follow reuse the lists.
 struct AttentionScratch {
   AttentionScratch(const ModelSpec& spec, const Numerics& numerics, int max_rows, int max_columns,
                    Arena& arena);
@@ -42,7 +42,7 @@ struct AttentionScratch {
 
 // The caches a layer touches. Absent pools have no data.
 struct AttentionCaches {
-  kernels::KvPool ring;     // window ring of the layer
+  kernels::KvPool ring;  // window ring of the layer
   int ring_rows = 0;
   kernels::KvPool history;  // compressed rows that the layer reads
   kernels::KvPool index;    // index keys that it scores
@@ -65,6 +65,8 @@ class AttentionLayer {
                    const kernels::TensorView& y, WindowRing ring = WindowRing::kKeep) const;
 
  private:
+  void AddCompressor(int max_rows, KernelSet& kernels);
+  void AddIndex(int max_rows, KernelSet& kernels);
   absl::Status Project(const ModelBatch& batch, const kernels::TensorView& x) const;
   absl::Status Compress(const ModelBatch& batch, const kernels::TensorView& x) const;
   absl::Status Latents(const CompletedGroups& groups, const ModelBatch& batch,

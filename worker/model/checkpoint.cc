@@ -1,10 +1,5 @@
 #include "worker/model/checkpoint.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -14,6 +9,11 @@
 #include <set>
 #include <sstream>
 #include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "protocol/base/status_macros.h"
@@ -36,9 +36,9 @@ struct DTypeName {
   DType dtype;
 };
 constexpr DTypeName kDTypes[] = {
-    {"F64", DType::kF64},     {"F32", DType::kF32},     {"BF16", DType::kBf16},
+    {"F64", DType::kF64},      {"F32", DType::kF32},      {"BF16", DType::kBf16},
     {"F8_E4M3", DType::kE4m3}, {"F8_E8M0", DType::kE8m0}, {"I8", DType::kE2m1x2},
-    {"I32", DType::kI32},     {"I64", DType::kI64},     {"U8", DType::kU8},
+    {"I32", DType::kI32},      {"I64", DType::kI64},      {"U8", DType::kU8},
 };
 
 std::optional<DType> ParseDType(std::string_view name) {
@@ -73,7 +73,8 @@ absl::StatusOr<std::pair<TensorView, Range>> ReadEntry(const std::string& file,
   SKEIN_ASSIGN_OR_RETURN(const JsonValue* dtype_value, entry.Require("dtype", path));
   SKEIN_ASSIGN_OR_RETURN(std::string_view dtype_name, dtype_value->AsString(path));
   const std::optional<DType> dtype = ParseDType(dtype_name);
-  if (!dtype) return Broken(file, name, absl::StrCat("dtype ", ToAbsl(dtype_name), " is not known"));
+  if (!dtype)
+    return Broken(file, name, absl::StrCat("dtype ", ToAbsl(dtype_name), " is not known"));
   SKEIN_ASSIGN_OR_RETURN(const JsonValue* shape_value, entry.Require("shape", path));
   SKEIN_ASSIGN_OR_RETURN(auto extents, shape_value->AsArray(path));
   if (extents.empty() || extents.size() > 4) {
@@ -132,8 +133,8 @@ absl::Status CheckContiguous(const std::string& file, std::vector<Range> ranges,
     at = range.end;
   }
   if (at != data_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file, ": tensors end at byte ", at, " of ", data_bytes, ": truncated or padded file"));
+    return absl::InvalidArgumentError(absl::StrCat(file, ": tensors end at byte ", at, " of ",
+                                                   data_bytes, ": truncated or padded file"));
   }
   return absl::OkStatus();
 }
@@ -192,21 +193,20 @@ absl::Status SafetensorsFile::ReadHeader(const std::string& name) {
   }
   std::memcpy(&header_bytes, file_.data(), sizeof(header_bytes));
   if (header_bytes > std::min(kHeaderBytesMax, file_.size() - sizeof(header_bytes))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": header of ", header_bytes, " bytes exceeds the file of ",
-                     file_.size(), " bytes or the limit of ", kHeaderBytesMax));
+    return absl::InvalidArgumentError(absl::StrCat(name, ": header of ", header_bytes,
+                                                   " bytes exceeds the file of ", file_.size(),
+                                                   " bytes or the limit of ", kHeaderBytesMax));
   }
   const char* text = reinterpret_cast<const char*>(file_.data()) + sizeof(header_bytes);
   if (header_bytes == 0 || text[0] != '{') {
     return absl::InvalidArgumentError(absl::StrCat(name, ": header does not start with '{'"));
   }
-  auto header = protocol::ParseJson(
-      {text, header_bytes},
-      {.bytes_max = kHeaderBytesMax, .string_bytes_max = 4096, .depth_max = 4,
-       .values_max = 20'000'000});
+  auto header = protocol::ParseJson({text, header_bytes}, {.bytes_max = kHeaderBytesMax,
+                                                           .string_bytes_max = 4096,
+                                                           .depth_max = 4,
+                                                           .values_max = 20'000'000});
   if (!header.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": header: ", header.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat(name, ": header: ", header.status().message()));
   }
   const std::byte* data = file_.data() + sizeof(header_bytes) + header_bytes;
   const uint64_t data_bytes = file_.size() - sizeof(header_bytes) - header_bytes;

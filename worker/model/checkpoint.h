@@ -37,8 +37,9 @@ class MappedFile {
 
 // A tensor as the file declares it.
 struct StoredTensor {
-  kernels::TensorView view;  // data in the mapping, or in an aligned copy when the file is unaligned
-  std::string file;          // for messages
+  kernels::TensorView
+      view;          // data in the mapping, or in an aligned copy when the file is unaligned
+  std::string file;  // for messages
 };
 
 // The tensors of one safetensors file. Rules: size >= 8, header within 100 MiB and the file, strict

@@ -77,11 +77,28 @@ DSparkHead::DSparkHead(Model& model, const ModelWeights& weights, const ModelLim
       main_proj_(draft_.main_proj, numerics_.act, limits.max_rows, numerics_, kernels) {
   const int rows = max_requests * block_;
   SKEIN_CHECK(rows <= limits.max_rows);
+  Allocate(max_requests, limits.max_rows, arena);
+  AddKernels(max_requests, kernels);
+  blocks_.reserve(draft_.stages.size());
+  for (size_t s = 0; s < draft_.stages.size(); ++s) {
+    AttentionCaches caches;
+    caches.ring = slots.draft_window(static_cast<int>(s));
+    caches.ring_rows = slots.ring_rows();
+    wkv_.emplace_back(draft_.stages[s].attn.wkv, numerics_.act, limits.max_rows, numerics_,
+                      kernels);
+    blocks_.emplace_back(draft_.stages[s], LayerSpec{}, spec_.window + block_,
+                         spec_.dspark.experts_per_token, spec_, numerics_, rows, caches, kernels,
+                         arena, model.attention_scratch(), model.moe_scratch());
+  }
+}
+
+void DSparkHead::Allocate(int max_requests, int max_rows, Arena& arena) {
+  const int rows = max_requests * block_;
   const DType act = numerics_.act;
   const DType wide = numerics_.wide;
   batch_ = AllocateBatch(spec_, max_requests, rows, arena);
-  main_x_ = arena.Allocate(act, {limits.max_rows, spec_.hidden});
-  window_ = arena.Allocate(act, {limits.max_rows, spec_.head_dim});
+  main_x_ = arena.Allocate(act, {max_rows, spec_.hidden});
+  window_ = arena.Allocate(act, {max_rows, spec_.head_dim});
   embedded_ = arena.Allocate(act, {rows, spec_.hidden});
   y_ = arena.Allocate(act, {rows, spec_.hidden});
   normed_ = arena.Allocate(act, {rows, spec_.hidden});
@@ -91,7 +108,13 @@ DSparkHead::DSparkHead(Model& model, const ModelWeights& weights, const ModelLim
   previous_ = arena.Allocate(DType::kI32, {max_requests});
   params_ = arena.Allocate(DType::kU8, {max_requests, int64_t{sizeof(kernels::SampleParams)}});
   record_ = arena.Allocate(DType::kU8, {max_requests, int64_t{sizeof(kernels::SampleRecord)}});
-  head_ = LinearLayer(weights.head, wide, rows, numerics_, kernels);
+}
+
+void DSparkHead::AddKernels(int max_requests, KernelSet& kernels) {
+  const int rows = max_requests * block_;
+  const DType act = numerics_.act;
+  const DType wide = numerics_.wide;
+  head_ = LinearLayer(weights_.head, wide, rows, numerics_, kernels);
   markov_head_ = LinearLayer(draft_.markov_head, wide, max_requests, numerics_, kernels, true);
   confidence_hidden_ =
       LinearLayer(draft_.confidence_hidden, wide, max_requests, numerics_, kernels);
@@ -107,22 +130,12 @@ DSparkHead::DSparkHead(Model& model, const ModelWeights& weights, const ModelLim
       {.channels = spec_.hidden, .table_dtype = DType::kBf16, .y_dtype = act});
   markov_embed_ = kernels.Add<kernels::GatherRows>(
       {.channels = spec_.dspark.markov_rank, .table_dtype = DType::kBf16, .y_dtype = act});
-  expand_ = kernels.Add<kernels::HcExpand>(
-      {.hc = spec_.hc, .channels = spec_.hidden, .dtype = act});
+  expand_ =
+      kernels.Add<kernels::HcExpand>({.hc = spec_.hc, .channels = spec_.hidden, .dtype = act});
   collapse_ = kernels.Add<kernels::HcCollapse>(
       {.hc = spec_.hc, .channels = spec_.hidden, .dtype = act, .wide = wide});
   sample_ = kernels.Add<kernels::SampleTokens>(
       {.vocab = spec_.vocab, .max_top = 0, .wide = wide, .max_rows = max_requests});
-  blocks_.reserve(draft_.stages.size());
-  for (size_t s = 0; s < draft_.stages.size(); ++s) {
-    AttentionCaches caches;
-    caches.ring = slots.draft_window(static_cast<int>(s));
-    caches.ring_rows = slots.ring_rows();
-    wkv_.emplace_back(draft_.stages[s].attn.wkv, act, limits.max_rows, numerics_, kernels);
-    blocks_.emplace_back(draft_.stages[s], LayerSpec{}, spec_.window + block_,
-                         spec_.dspark.experts_per_token, spec_, numerics_, rows, caches, kernels,
-                         arena, model.attention_scratch(), model.moe_scratch());
-  }
 }
 
 absl::Status DSparkHead::Observe(const ModelBatch& batch, const TensorView& taps) {
@@ -140,8 +153,8 @@ absl::Status DSparkHead::Observe(const ModelBatch& batch, const TensorView& taps
                                     .weight = draft_.stages[s].attn.kv_norm,
                                     .y = window,
                                     .eps = spec_.norm_eps}));
-    SKEIN_RETURN_IF_ERROR(rope_(
-        {.x = Reshape(window, {rows, 1, spec_.head_dim}), .cos_sin = batch.rope_plain}));
+    SKEIN_RETURN_IF_ERROR(
+        rope_({.x = Reshape(window, {rows, 1, spec_.head_dim}), .cos_sin = batch.rope_plain}));
     SKEIN_RETURN_IF_ERROR(store_({.x = window,
                                   .target = batch.ring_target,
                                   .pool = slots_.draft_window(static_cast<int>(s))}));
@@ -166,8 +179,8 @@ void DSparkHead::FillBatch(std::span<const DraftRequest> requests) {
       batch_.ids.as<int32_t>()[row] = i == 0 ? request.token : spec_.dspark.noise_token;
       batch_.window_begin.as<int32_t>()[row] = std::max(0, first - spec_.window);
       batch_.window_end.as<int32_t>()[row] = first + block_;
-      rope_table_.FillRow(first + i, batch_.rope_plain.as<float>() +
-                                         row * static_cast<size_t>(spec_.rope_dim));
+      rope_table_.FillRow(
+          first + i, batch_.rope_plain.as<float>() + row * static_cast<size_t>(spec_.rope_dim));
     }
   }
 }
@@ -185,10 +198,9 @@ absl::Status DSparkHead::RunStages(std::span<const DraftRequest> requests) {
   }
   const TensorView y = Rows(y_, rows);
   const TensorView normed = Rows(normed_, rows);
-  SKEIN_RETURN_IF_ERROR(collapse_(
-      {.stream = Rows(streams_.stream, rows), .pre = Rows(streams_.pre, rows), .y = y}));
   SKEIN_RETURN_IF_ERROR(
-      norm_({.x = y, .weight = draft_.norm, .y = normed, .eps = spec_.norm_eps}));
+      collapse_({.stream = Rows(streams_.stream, rows), .pre = Rows(streams_.pre, rows), .y = y}));
+  SKEIN_RETURN_IF_ERROR(norm_({.x = y, .weight = draft_.norm, .y = normed, .eps = spec_.norm_eps}));
   return head_({.x = normed, .codes = {}, .scale = {}}, Rows(logits_, rows));
 }
 
@@ -198,8 +210,7 @@ absl::Status DSparkHead::DraftStep(int step, int requests) {
   const TensorView logits = BlockRow(logits_, requests, block_, step);
   const TensorView confidence = BlockRow(confidence_, requests, block_, step);
   const LinearInput markov_in{.x = markov, .codes = {}, .scale = {}};
-  const LinearInput hidden_in{
-      .x = BlockRow(y_, requests, block_, step), .codes = {}, .scale = {}};
+  const LinearInput hidden_in{.x = BlockRow(y_, requests, block_, step), .codes = {}, .scale = {}};
   SKEIN_RETURN_IF_ERROR(markov_embed_(
       {.table = draft_.markov_embed, .index = Rows(previous_, requests), .y = markov}));
   SKEIN_RETURN_IF_ERROR(markov_head_(markov_in, logits));
@@ -232,7 +243,9 @@ absl::Status DSparkHead::Propose(std::span<const DraftRequest> requests,
   return absl::OkStatus();
 }
 
-TensorView DSparkHead::collapsed(int requests) const { return Rows(y_, int64_t{requests} * block_); }
+TensorView DSparkHead::collapsed(int requests) const {
+  return Rows(y_, int64_t{requests} * block_);
+}
 
 TensorView DSparkHead::logits(int requests) const {
   return Rows(logits_, int64_t{requests} * block_);

@@ -1,6 +1,6 @@
-// DSpark, the V4.1 block drafter: staged window-only blocks over rings made from the backbone's taps,
-// a Markov bias and a confidence head (model section 3.12). Block rows are transient: they attend to
-// each other and leave no trace in the rings. Thread: the device thread.
+// DSpark, the V4.1 block drafter: staged window-only blocks over rings made from the backbone's
+// taps, a Markov bias and a confidence head (model section 3.12). Block rows are transient: they
+// attend to each other and leave no trace in the rings. Thread: the device thread.
 #pragma once
 
 #include <span>
@@ -16,8 +16,8 @@ class DSparkHead final : public DraftHead {
  public:
   // Shares the scratch of `model`, so the two never run at the same time. `max_requests` sequences
   // are drafted for in one call; max_requests * block rows must fit the model's max_rows.
-  DSparkHead(Model& model, const ModelWeights& weights, const ModelLimits& limits,
-             int max_requests, const StateSlots& slots, KernelSet& kernels, Arena& arena);
+  DSparkHead(Model& model, const ModelWeights& weights, const ModelLimits& limits, int max_requests,
+             const StateSlots& slots, KernelSet& kernels, Arena& arena);
 
   absl::Status Observe(const ModelBatch& batch, const kernels::TensorView& taps) override;
   absl::Status Propose(std::span<const DraftRequest> requests,
@@ -31,6 +31,8 @@ class DSparkHead final : public DraftHead {
   absl::Status RunStages(std::span<const DraftRequest> requests);
 
  private:
+  void Allocate(int max_requests, int max_rows, Arena& arena);
+  void AddKernels(int max_requests, KernelSet& kernels);
   void FillBatch(std::span<const DraftRequest> requests);
   absl::Status DraftStep(int step, int requests);
 

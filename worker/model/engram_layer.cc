@@ -53,10 +53,8 @@ absl::Status EngramLayer::Run(const TensorView& ngram, const TensorView& stream)
                                .prime = prime_,
                                .offset = offset_,
                                .rows = table_rows}));
-  SKEIN_RETURN_IF_ERROR(gather_({.codes = weights_.codes,
-                                 .scale = weights_.scale,
-                                 .rows = table_rows,
-                                 .y = gathered}));
+  SKEIN_RETURN_IF_ERROR(gather_(
+      {.codes = weights_.codes, .scale = weights_.scale, .rows = table_rows, .y = gathered}));
   SKEIN_ASSIGN_OR_RETURN(const LinearInput in, quantise_(gathered));
   SKEIN_RETURN_IF_ERROR(wkv_(in, kv));
   return gate_({.stream = stream, .kv = kv, .w = fused_, .eps = norm_eps_});

@@ -43,8 +43,7 @@ absl::Status HyperConnection::Enter(const TensorView& stream, const TensorView& 
 
 absl::Status HyperConnection::Leave(const TensorView& out, const HyperCoefficients& coefficients,
                                     const TensorView& stream) const {
-  return post_(
-      {.x = out, .post = coefficients.post, .comb = coefficients.comb, .stream = stream});
+  return post_({.x = out, .post = coefficients.post, .comb = coefficients.comb, .stream = stream});
 }
 
 }  // namespace skein::worker

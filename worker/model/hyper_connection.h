@@ -1,5 +1,5 @@
-// The residual streams around a sub-block: mix the streams into coefficients, collapse them into the
-// sub-block's input, spread its output back (model section 3.3). Thread: the device thread.
+// The residual streams around a sub-block: mix the streams into coefficients, collapse them into
+// the sub-block's input, spread its output back (model section 3.3). Thread: the device thread.
 #pragma once
 
 #include "absl/status/status.h"

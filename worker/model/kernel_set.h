@@ -1,7 +1,7 @@
-// Every operator of a model resolved once: plain function pointers with their problem and one shared
-// workspace. Build with Add while the layers are made, then Finish, which reports every operator
-// that cannot be served in one status. After Finish a Kernel call neither looks up nor allocates.
-// Thread: one caller at a time (the device thread), since the workspace is shared.
+// Every operator of a model resolved once: plain function pointers with their problem and one
+// shared workspace. Build with Add while the layers are made, then Finish, which reports every
+// operator that cannot be served in one status. After Finish a Kernel call neither looks up nor
+// allocates. Thread: one caller at a time (the device thread), since the workspace is shared.
 #pragma once
 
 #include <algorithm>
@@ -54,8 +54,7 @@ class KernelSet {
 
   template <typename Op>
   Kernel<Op> Add(const typename Op::Problem& problem) {
-    const auto* variant =
-        registry_.Resolve<Op>(manifest_, kernels::Need<Op>{{problem}}, defects_);
+    const auto* variant = registry_.Resolve<Op>(manifest_, kernels::Need<Op>{{problem}}, defects_);
     if (variant != nullptr) {
       workspace_bytes_ = std::max(workspace_bytes_, variant->workspace_bytes(problem));
     }

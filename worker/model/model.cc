@@ -34,8 +34,7 @@ Block::Block(const BlockWeights& weights, const LayerSpec& layer, int window_ent
       ffn_site_(weights.hc_ffn, weights.ffn_norm, spec, numerics, max_rows, kernels),
       attention_(weights.attn, layer, window_entries, spec, numerics, max_rows, caches, kernels,
                  arena, attention_scratch),
-      moe_(weights.moe, experts_per_token, spec, numerics, max_rows, kernels, arena, moe_scratch) {
-}
+      moe_(weights.moe, experts_per_token, spec, numerics, max_rows, kernels, arena, moe_scratch) {}
 
 absl::Status Block::Run(const ModelBatch& batch, StreamScratch& scratch,
                         AttentionLayer::WindowRing ring) const {
@@ -144,8 +143,7 @@ absl::Status Model::Prepare() {
 
 absl::Status Model::Embed(const ModelBatch& batch) {
   const TensorView embedded = Rows(embedded_, batch.num_rows);
-  SKEIN_RETURN_IF_ERROR(
-      embed_({.table = weights_.embed, .index = batch.ids, .y = embedded}));
+  SKEIN_RETURN_IF_ERROR(embed_({.table = weights_.embed, .index = batch.ids, .y = embedded}));
   SetFirstPre(pre(batch.num_rows));
   return expand_({.x = embedded, .stream = stream(batch.num_rows)});
 }
@@ -157,8 +155,8 @@ absl::Status Model::RunLayer(int layer, const ModelBatch& batch) {
     SKEIN_RETURN_IF_ERROR(engrams_[static_cast<size_t>(it.engram_index)].Run(batch.ngram, h));
   }
   if (it.tap_index >= 0) {
-    const TensorView tap = Columns(taps(batch.num_rows), int64_t{it.tap_index} * spec_.hidden,
-                                   spec_.hidden);
+    const TensorView tap =
+        Columns(taps(batch.num_rows), int64_t{it.tap_index} * spec_.hidden, spec_.hidden);
     SKEIN_RETURN_IF_ERROR(mean_({.stream = h, .y = tap}));
   }
   return blocks_[static_cast<size_t>(layer)].Run(batch, streams_,

@@ -1,6 +1,6 @@
-// The V4.1 text backbone: embedding, the layer sequence, the head; written to be read top to bottom.
-// Owns the activations. Thread: the device thread. Layers can be run one by one, which is how
-// recorded activations are checked; Forward is that loop.
+// The V4.1 text backbone: embedding, the layer sequence, the head; written to be read top to
+// bottom. Owns the activations. Thread: the device thread. Layers can be run one by one, which is
+// how recorded activations are checked; Forward is that loop.
 #pragma once
 
 #include <memory>
@@ -25,10 +25,10 @@
 namespace skein::worker {
 
 struct ModelLimits {
-  int max_rows = 0;         // tokens of one step
-  int max_samples = 0;      // rows of one step whose next token is wanted
-  int max_model_len = 0;    // tokens of one sequence
-  int max_top = 20;         // alternatives per sampled row
+  int max_rows = 0;       // tokens of one step
+  int max_samples = 0;    // rows of one step whose next token is wanted
+  int max_model_len = 0;  // tokens of one sequence
+  int max_top = 20;       // alternatives per sampled row
 };
 
 // Buffers of a residual stream with its coefficients.
@@ -36,9 +36,9 @@ struct StreamScratch {
   StreamScratch(const ModelSpec& spec, const Numerics& numerics, int max_rows, Arena& arena);
   HyperCoefficients Coefficients(const HyperCoefficients& from, int64_t rows) const;
 
-  kernels::TensorView stream;     // [T, hc, D]
-  kernels::TensorView pre;        // [T, hc]: what the next site consumes
-  HyperCoefficients attn, ffn;    // of the current layer
+  kernels::TensorView stream;         // [T, hc, D]
+  kernels::TensorView pre;            // [T, hc]: what the next site consumes
+  HyperCoefficients attn, ffn;        // of the current layer
   kernels::TensorView input, output;  // [T, D] of the sub-block
 };
 
@@ -62,8 +62,8 @@ class Block {
 
 class Model {
  public:
-  // `spec`, `weights`, `cache` and `slots` outlive the model. The caller finishes `kernels` and then
-  // calls Prepare.
+  // `spec`, `weights`, `cache` and `slots` outlive the model. The caller finishes `kernels` and
+  // then calls Prepare.
   Model(const ModelSpec& spec, const ModelWeights& weights, const Numerics& numerics,
         const ModelLimits& limits, const KvCache& cache, const StateSlots& slots,
         KernelSet& kernels, Arena& arena);

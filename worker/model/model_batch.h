@@ -31,13 +31,13 @@ struct ModelBatch {
   kernels::TensorView window_end;    // [T] i32
   kernels::TensorView rope_plain;    // [T, rope_dim] f32
   kernels::TensorView rope_compress;
-  kernels::TensorView ring_source;   // [T] i64: 0..T-1
-  kernels::TensorView ring_target;   // [T] i64: row of the window rings, -1: not kept
-  kernels::TensorView ngram;         // [T, n] i32, Engram models
+  kernels::TensorView ring_source;      // [T] i64: 0..T-1
+  kernels::TensorView ring_target;      // [T] i64: row of the window rings, -1: not kept
+  kernels::TensorView ngram;            // [T, n] i32, Engram models
   std::vector<CompletedGroups> groups;  // one per ratio of the model
   int num_samples = 0;
-  kernels::TensorView sample_row;    // [S] i32: rows whose next token is wanted
-  kernels::TensorView sample_params; // [S, sizeof(SampleParams)] u8
+  kernels::TensorView sample_row;     // [S] i32: rows whose next token is wanted
+  kernels::TensorView sample_params;  // [S, sizeof(SampleParams)] u8
 
   const CompletedGroups* FindGroups(int ratio) const {
     for (const CompletedGroups& entry : groups) {

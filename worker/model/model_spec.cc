@@ -35,7 +35,8 @@ struct Key {
 // Reads one section of the configuration. The first error sticks; later reads return defaults.
 class Section {
  public:
-  Section(const JsonValue& values, std::string source) : values_(values), source_(std::move(source)) {}
+  Section(const JsonValue& values, std::string source)
+      : values_(values), source_(std::move(source)) {}
 
   const absl::Status& status() const { return status_; }
 
@@ -100,8 +101,8 @@ class Section {
     for (std::string_view option : allowed) {
       absl::StrAppend(&options, options.empty() ? "" : ", ", protocol::ToAbsl(option));
     }
-    Fail(absl::UnimplementedError(absl::StrCat(Path(key), " is \"", protocol::ToAbsl(*text),
-                                               "\"; supported: ", options)));
+    Fail(absl::UnimplementedError(
+        absl::StrCat(Path(key), " is \"", protocol::ToAbsl(*text), "\"; supported: ", options)));
   }
 
   void Fail(absl::Status status) {
@@ -195,8 +196,7 @@ void ReadRope(Section& in, const std::string& source, ModelSpec& spec) {
     Section scaling(*nested, source + ": rope_scaling");
     scaling.OnlyText({"type", "rope_type"}, {"yarn"});
     spec.rope.factor = scaling.Real({"factor"}, 1e-3, 1e6);
-    spec.rope.original_max_position =
-        scaling.Real({"original_max_position_embeddings"}, 1, 1e9);
+    spec.rope.original_max_position = scaling.Real({"original_max_position_embeddings"}, 1, 1e9);
     spec.rope.beta_fast = scaling.Real({"beta_fast"}, 1e-3, 1e6, 32.0);
     spec.rope.beta_slow = scaling.Real({"beta_slow"}, 1e-3, 1e6, 1.0);
     in.Fail(scaling.status());
@@ -244,18 +244,18 @@ void CheckEngram(Section& in, const EngramSpec& engram) {
     const auto& primes = engram.primes[i];
     if (primes.size() != static_cast<size_t>(engram.columns()) ||
         engram.multipliers[i].size() != static_cast<size_t>(engram.ngram)) {
-      in.Fail(absl::InvalidArgumentError(absl::StrCat(
-          in.Path({"engram_primes"}), ": layer ", engram.layers[i], " has ", primes.size(),
-          " primes and ", engram.multipliers[i].size(), " multipliers, needs ", engram.columns(),
-          " and ", engram.ngram)));
+      in.Fail(absl::InvalidArgumentError(
+          absl::StrCat(in.Path({"engram_primes"}), ": layer ", engram.layers[i], " has ",
+                       primes.size(), " primes and ", engram.multipliers[i].size(),
+                       " multipliers, needs ", engram.columns(), " and ", engram.ngram)));
       return;
     }
     int64_t rows = 0;
     for (int64_t prime : primes) rows = prime > (int64_t{1} << 40) ? -1 : rows + prime;
     if (rows != engram.rows[i]) {
-      in.Fail(absl::InvalidArgumentError(absl::StrCat(
-          in.Path({"engram_num_embeddings"}), ": layer ", engram.layers[i], " has ",
-          engram.rows[i], " rows, its primes sum to ", rows)));
+      in.Fail(absl::InvalidArgumentError(
+          absl::StrCat(in.Path({"engram_num_embeddings"}), ": layer ", engram.layers[i], " has ",
+                       engram.rows[i], " rows, its primes sum to ", rows)));
       return;
     }
   }
@@ -446,9 +446,9 @@ absl::Status CheckShapes(const ModelSpec& spec, const std::string& source) {
     SKEIN_RETURN_IF_ERROR(multiple("engram_head_dim", spec.engram.head_dim, 32));
   }
   if (spec.rope_dim > spec.head_dim || spec.rope_dim > spec.index_dim) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        source, ": qk_rope_head_dim is ", spec.rope_dim, ", must fit head_dim ", spec.head_dim,
-        " and index_head_dim ", spec.index_dim));
+    return absl::InvalidArgumentError(absl::StrCat(source, ": qk_rope_head_dim is ", spec.rope_dim,
+                                                   ", must fit head_dim ", spec.head_dim,
+                                                   " and index_head_dim ", spec.index_dim));
   }
   if (spec.experts_per_token > spec.num_experts ||
       spec.dspark.experts_per_token > spec.dspark.num_experts) {
@@ -501,15 +501,14 @@ absl::StatusOr<ModelSpec> ModelSpec::Load(const std::filesystem::path& dir) {
   const std::filesystem::path file = dir / "config.json";
   std::ifstream stream(file, std::ios::binary);
   if (!stream) {
-    return absl::NotFoundError(absl::StrCat(
-        file.string(), ": cannot be read; --model must name a checkpoint directory"));
+    return absl::NotFoundError(
+        absl::StrCat(file.string(), ": cannot be read; --model must name a checkpoint directory"));
   }
   std::stringstream text;
   text << stream.rdbuf();
   auto config = protocol::ParseJson(text.str(), {.bytes_max = size_t{4} << 20});
   if (!config.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file.string(), ": ", config.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat(file.string(), ": ", config.status().message()));
   }
   SKEIN_ASSIGN_OR_RETURN(ModelSpec spec, FromJson(*config, file.string()));
   // FNV-1a: an identity to compare, not a secret.
@@ -523,8 +522,7 @@ RopeTable::RopeTable(const RopeSpec& spec, int rope_dim, bool compress)
     : recorded_(spec.recorded), compress_(compress) {
   const double theta = compress ? spec.compress_theta : spec.plain_theta;
   auto corner = [&](double rotations) {
-    return rope_dim *
-           std::log(spec.original_max_position / (rotations * 2 * std::numbers::pi)) /
+    return rope_dim * std::log(spec.original_max_position / (rotations * 2 * std::numbers::pi)) /
            (2 * std::log(theta));
   };
   const double low = std::max(std::floor(corner(spec.beta_fast)), 0.0);

@@ -1,6 +1,6 @@
 // The shapes, ratios, schedules and formats of a DeepSeek-V4.1 model, read from config.json and
-// checked before anything is allocated. Immutable after Load; any thread may read it. No layer holds
-// a size of its own: everything comes from here.
+// checked before anything is allocated. Immutable after Load; any thread may read it. No layer
+// holds a size of its own: everything comes from here.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ struct RopeSpec {
 // `multipliers` and `primes`.
 struct EngramSpec {
   std::vector<int> layers;
-  std::vector<int64_t> rows;                      // table rows of each layer
-  int ngram = 0;                                  // longest n-gram
+  std::vector<int64_t> rows;  // table rows of each layer
+  int ngram = 0;              // longest n-gram
   int heads = 0;
   int head_dim = 0;
   int pad_token = 2;
@@ -63,14 +63,14 @@ struct DSparkSpec {
 
 // What one layer does, derived from the schedules.
 struct LayerSpec {
-  int ratio = 0;                   // 0: window only
-  bool kv_source = false;          // owns compressor, index keys and compressed rows
-  bool index_source = false;       // scores and selects
-  bool candidate_source = false;   // publishes candidate blocks
-  bool uses_candidates = false;    // its selection is restricted to them
-  int kv_layer = -1;               // layer whose compressed rows and index keys it reads
-  int engram_index = -1;           // index into EngramSpec, or -1
-  int tap_index = -1;              // index among the draft head's target layers, or -1
+  int ratio = 0;                  // 0: window only
+  bool kv_source = false;         // owns compressor, index keys and compressed rows
+  bool index_source = false;      // scores and selects
+  bool candidate_source = false;  // publishes candidate blocks
+  bool uses_candidates = false;   // its selection is restricted to them
+  int kv_layer = -1;              // layer whose compressed rows and index keys it reads
+  int engram_index = -1;          // index into EngramSpec, or -1
+  int tap_index = -1;             // index among the draft head's target layers, or -1
 };
 
 struct ModelSpec {
@@ -81,14 +81,14 @@ struct ModelSpec {
                                             const std::string& source);
 
   int vocab = 0;
-  int hidden = 0;                  // D
+  int hidden = 0;  // D
   int expert_inner = 0;
   int num_layers = 0;
   int heads = 0;
   int head_dim = 0;
   int rope_dim = 0;
   int q_rank = 0;
-  int o_rank = 0;                  // per group
+  int o_rank = 0;  // per group
   int o_groups = 0;
   int window = 0;
   float norm_eps = 0;

@@ -50,10 +50,10 @@ MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const Model
       shared_w1_(weights.shared.w1, numerics.act, max_rows, numerics, kernels),
       shared_w2_(weights.shared.w2, numerics.act, max_rows, numerics, kernels),
       shared_w3_(weights.shared.w3, numerics.act, max_rows, numerics, kernels) {
-  select_ = kernels.Add<kernels::MoeGate>(
-      {.num_experts = num_experts_, .k = k_, .wide = numerics.wide});
-  layout_ = kernels.Add<kernels::MoeLayout>(
-      {.num_experts = num_experts_, .k = k_, .max_rows = max_rows});
+  select_ =
+      kernels.Add<kernels::MoeGate>({.num_experts = num_experts_, .k = k_, .wide = numerics.wide});
+  layout_ =
+      kernels.Add<kernels::MoeLayout>({.num_experts = num_experts_, .k = k_, .max_rows = max_rows});
   kernels::ExpertLinear::Problem problem{.num_experts = num_experts_,
                                          .n = spec.expert_inner,
                                          .k = spec.hidden,
@@ -67,13 +67,11 @@ MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const Model
   down_ = kernels.Add<kernels::ExpertLinear>(problem);
   activate_ = kernels.Add<kernels::SwiGlu>(
       {.channels = spec.expert_inner, .dtype = numerics.act, .wide = numerics.wide});
-  combine_ = kernels.Add<kernels::MoeCombine>(
-      {.channels = spec.hidden, .k = k_, .dtype = numerics.act});
+  combine_ =
+      kernels.Add<kernels::MoeCombine>({.channels = spec.hidden, .k = k_, .dtype = numerics.act});
 }
 
-TensorView MoeLayer::experts(int rows) const {
-  return Reshape(scratch_.index, {rows, k_});
-}
+TensorView MoeLayer::experts(int rows) const { return Reshape(scratch_.index, {rows, k_}); }
 
 absl::Status MoeLayer::Route(const TensorView& x, int rows) const {
   const TensorView logits = Reshape(scratch_.logits, {rows, num_experts_});

@@ -7,9 +7,8 @@ namespace skein::worker {
 using kernels::DType;
 using kernels::TensorView;
 
-OutputHead::OutputHead(const ModelWeights& weights, const ModelSpec& spec,
-                       const Numerics& numerics, int max_samples, int max_top, KernelSet& kernels,
-                       Arena& arena)
+OutputHead::OutputHead(const ModelWeights& weights, const ModelSpec& spec, const Numerics& numerics,
+                       int max_samples, int max_top, KernelSet& kernels, Arena& arena)
     : weights_(weights),
       hc_(spec.hc),
       hidden_(spec.hidden),
@@ -32,10 +31,8 @@ OutputHead::OutputHead(const ModelWeights& weights, const ModelSpec& spec,
   collapse_ = kernels.Add<kernels::HcCollapse>(
       {.hc = spec.hc, .channels = spec.hidden, .dtype = numerics.act, .wide = numerics.wide});
   norm_ = kernels.Add<kernels::RmsNorm>({.channels = spec.hidden, .dtype = numerics.act});
-  sample_ = kernels.Add<kernels::SampleTokens>({.vocab = spec.vocab,
-                                                .max_top = max_top,
-                                                .wide = numerics.wide,
-                                                .max_rows = max_samples});
+  sample_ = kernels.Add<kernels::SampleTokens>(
+      {.vocab = spec.vocab, .max_top = max_top, .wide = numerics.wide, .max_rows = max_samples});
 }
 
 absl::Status OutputHead::Logits(const TensorView& stream, const TensorView& pre,
@@ -47,13 +44,10 @@ absl::Status OutputHead::Logits(const TensorView& stream, const TensorView& pre,
   SKEIN_RETURN_IF_ERROR(gather_stream_({.table = Reshape(stream, {rows, hc_ * hidden_}),
                                         .index = sample_row,
                                         .y = Rows(stream_, samples)}));
-  SKEIN_RETURN_IF_ERROR(
-      gather_pre_({.table = pre, .index = sample_row, .y = Rows(pre_, samples)}));
-  SKEIN_RETURN_IF_ERROR(collapse_({.stream = Reshape(stream_, {samples, hc_, hidden_}),
-                                   .pre = Rows(pre_, samples),
-                                   .y = y}));
-  SKEIN_RETURN_IF_ERROR(
-      norm_({.x = y, .weight = weights_.norm, .y = normed, .eps = norm_eps_}));
+  SKEIN_RETURN_IF_ERROR(gather_pre_({.table = pre, .index = sample_row, .y = Rows(pre_, samples)}));
+  SKEIN_RETURN_IF_ERROR(collapse_(
+      {.stream = Reshape(stream_, {samples, hc_, hidden_}), .pre = Rows(pre_, samples), .y = y}));
+  SKEIN_RETURN_IF_ERROR(norm_({.x = y, .weight = weights_.norm, .y = normed, .eps = norm_eps_}));
   return head_({.x = normed, .codes = {}, .scale = {}}, Rows(logits_, samples));
 }
 

@@ -84,8 +84,8 @@ class Taker {
     int skipped = 0;
     for (const auto& [name, stored] : checkpoint_.tensors()) {
       if (used_.contains(name)) continue;
-      const bool vision = name.starts_with("vision.") || name.starts_with("aligner.") ||
-                          name.starts_with("image_");
+      const bool vision =
+          name.starts_with("vision.") || name.starts_with("aligner.") || name.starts_with("image_");
       if (vision) {
         ++skipped;
       } else {
@@ -140,8 +140,7 @@ AttentionWeights TakeAttention(Taker& take, const std::string& prefix, const Lay
       out.compressor_wgate =
           take.Linear(compressor + "wgate", WeightFormat::kBf16, spec.head_dim, spec.hidden);
     }
-    out.compressor_norm =
-        take.Tensor(compressor + "norm.weight", DType::kBf16, {spec.head_dim});
+    out.compressor_norm = take.Tensor(compressor + "norm.weight", DType::kBf16, {spec.head_dim});
     out.index_wk =
         take.Linear(prefix + "indexer.wk", WeightFormat::kBf16, spec.index_dim, spec.head_dim);
     out.index_k_norm =
@@ -199,8 +198,8 @@ BlockWeights TakeBlock(Taker& take, const std::string& prefix, const LayerSpec& 
 EngramWeights TakeEngram(Taker& take, int index) {
   const ModelSpec& spec = take.spec();
   const EngramSpec& engram = spec.engram;
-  const std::string prefix = absl::StrCat("layers.", engram.layers[static_cast<size_t>(index)],
-                                          ".engram.");
+  const std::string prefix =
+      absl::StrCat("layers.", engram.layers[static_cast<size_t>(index)], ".engram.");
   const int64_t rows = engram.rows[static_cast<size_t>(index)];
   EngramWeights out;
   out.codes = take.Tensor(prefix + "embed.weight", DType::kE4m3, {rows, engram.head_dim});
@@ -219,8 +218,8 @@ void SplitConfidence(const TensorView& proj, const ModelSpec& spec, DraftWeights
   TensorView markov = proj;
   markov.shape[1] = spec.dspark.markov_rank;
   if (proj.data != nullptr) {
-    markov.data = proj.as<std::byte>() +
-                  static_cast<size_t>(spec.hidden) * kernels::DTypeBytes(proj.dtype);
+    markov.data =
+        proj.as<std::byte>() + static_cast<size_t>(spec.hidden) * kernels::DTypeBytes(proj.dtype);
   }
   out.confidence_hidden = {{hidden, {}}, WeightFormat::kBf16, 1, spec.hidden};
   out.confidence_markov = {{markov, {}}, WeightFormat::kBf16, 1, spec.dspark.markov_rank};
@@ -242,8 +241,8 @@ DraftWeights TakeDraft(Taker& take) {
   out.norm = take.Tensor(last + "norm.weight", DType::kBf16, {spec.hidden});
   out.markov_embed = take.Tensor(last + "markov_head.embed.weight", DType::kBf16,
                                  {spec.vocab, dspark.markov_rank});
-  out.markov_head = take.Linear(last + "markov_head.head", WeightFormat::kBf16, spec.vocab,
-                                dspark.markov_rank);
+  out.markov_head =
+      take.Linear(last + "markov_head.head", WeightFormat::kBf16, spec.vocab, dspark.markov_rank);
   SplitConfidence(take.Tensor(last + "confidence_head.proj.weight", DType::kBf16,
                               {1, spec.hidden + dspark.markov_rank}),
                   spec, out);

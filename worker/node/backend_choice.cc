@@ -1,4 +1,5 @@
 // The choice itself: sm90 where a GPU is visible and the build has it, else cpu, with the reason.
+// Supervisor's thread. Must never open a device: seeing its node is enough.
 #include "worker/node/backend_choice.h"
 
 #include <vector>

@@ -1,4 +1,5 @@
 // clone3 and what the child does before exec. Between clone3 and exec only async-signal-safe calls.
+// Supervisor's thread. Must never allocate, lock or log in the child.
 #include "worker/node/child_process.h"
 
 #include <cerrno>

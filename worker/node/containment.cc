@@ -1,11 +1,10 @@
 // Probing, leaves and the sweep. Every wait here is bounded by kSweepMax.
+// Supervisor's thread. Must never kill in a directory whose lock is held.
 #include "worker/node/containment.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -33,11 +32,6 @@ using protocol::Concat;
 constexpr std::string_view kLeafParentPrefix = "skein.";
 constexpr int kAttemptsMax = 3;
 constexpr absl::Duration kSweepMax = absl::Seconds(1);
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 // Starts a child that ends at once, with `flags`; 0, or the errno of clone3.
 int TryClone(uint64_t flags, int cgroup_fd) {
@@ -72,7 +66,7 @@ void WriteKill(const std::string& cgroup) {
 }
 
 bool IsPopulated(const std::string& cgroup) {
-  return ReadAll(cgroup + "/cgroup.events").find("populated 1") != std::string::npos;
+  return ReadKernelFile(cgroup + "/cgroup.events").find("populated 1") != std::string::npos;
 }
 
 // Waits until `cgroup` has no member; false after kSweepMax.
@@ -91,25 +85,11 @@ bool AwaitEmpty(const std::string& cgroup) {
 }
 
 int CountMembers(const std::string& cgroup) {
-  const std::string text = ReadAll(cgroup + "/cgroup.procs");
+  const std::string text = ReadKernelFile(cgroup + "/cgroup.procs");
   return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
 }
 
 }  // namespace
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    Close();
-    fd_ = other.Release();
-  }
-  return *this;
-}
-
-int Descriptor::Release() { return std::exchange(fd_, -1); }
-
-void Descriptor::Close() {
-  if (fd_ >= 0) ::close(Release());
-}
 
 absl::StatusOr<Leaf> Leaf::Create(std::string_view parent, std::string_view name) {
   std::string path = Concat(parent, "/", name);
@@ -176,7 +156,8 @@ void Containment::ProbeNamespaces() {
 void Containment::ProbeLeaves(std::string_view cgroup_directory) {
   std::string base(cgroup_directory);
   if (base.empty()) {
-    base = CgroupDirectory(ReadAll("/proc/self/mountinfo"), ReadAll("/proc/self/cgroup"));
+    base = CgroupDirectory(ReadKernelFile("/proc/self/mountinfo"),
+                           ReadKernelFile("/proc/self/cgroup"));
   }
   if (base.empty()) {
     leaf_reason_ = "no cgroup leaf: no cgroup v2 hierarchy is mounted";

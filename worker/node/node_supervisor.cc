@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include <dirent.h>
@@ -51,8 +49,7 @@ uint64_t BootTimeFloor(ChildRole role) {
 
 // Parent of a process from its stat text, or -1.
 int ParentOf(const std::string& pid) {
-  std::ifstream file(Concat("/proc/", pid, "/stat"));
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string text = ReadKernelFile(Concat("/proc/", pid, "/stat"));
   const size_t end = text.rfind(") ");
   if (end == std::string::npos || end + 4 >= text.size()) return -1;
   return static_cast<int>(std::strtol(text.c_str() + end + 4, nullptr, 10));

@@ -1,4 +1,5 @@
 // The arithmetic of restarts. No clock, no randomness of its own.
+// Supervisor's thread. Must never forget an exit within the window.
 #include "worker/node/restart_policy.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // mkdtemp, a lock file and the sweep of directories whose owner is dead.
+// Supervisor's thread. Must never follow a link out of the base directory.
 #include "worker/node/run_directory.h"
 
 #include <cerrno>

@@ -34,28 +34,32 @@ struct Outcome {
   std::string output;
 };
 
-// Runs a supervisor in a forked process; a line "stop" of a child makes it receive SIGTERM.
+// Runs a supervisor in a forked process, which receives SIGTERM once each child reported "stop".
 Outcome Supervise(std::vector<ChildSpec> children, protocol::NodeConfig node = {}) {
-  node.stop_timeout = absl::Milliseconds(200);
+  node.stop_timeout = absl::Seconds(1);
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const pid_t pid = ::fork();
   if (pid == 0) {
     ::dup2(ends[1], 1);
     ::dup2(ends[1], 2);
-    const auto containment = Containment::Probe();
+    auto containment = Containment::Probe();
     SupervisorOptions options;
+    size_t reports = 0;
+    const size_t expected = children.size();
     options.children = std::move(children);
     options.node = node;
-    options.drain_timeout = absl::Milliseconds(300);
+    options.drain_timeout = absl::Seconds(5);
     options.containment = containment.get();
-    options.on_report = [](const ChildSpec& child, std::string_view line) {
+    options.on_report = [&reports, expected](const ChildSpec& child, std::string_view line) {
       const std::string text = "report of " + child.name + ": " + std::string(line) + "\n";
       [[maybe_unused]] const ssize_t written = ::write(1, text.data(), text.size());
-      if (line == "stop") ::kill(::getpid(), SIGTERM);
+      if (line == "stop" && ++reports == expected) ::kill(::getpid(), SIGTERM);
     };
     auto supervisor = NodeSupervisor::Create(std::move(options));
-    ::_exit(supervisor.ok() ? (*supervisor)->Run() : 99);
+    const int code = supervisor.ok() ? (*supervisor)->Run() : 99;
+    containment.reset();
+    ::_exit(code);
   }
   ::close(ends[1]);
   Outcome outcome;
@@ -84,7 +88,7 @@ TEST(NodeSupervisorTest, WorkersAreStoppedAfterTheCoordinator) {
                        "trap 'echo coordinator drained; exit 0' TERM; echo $2; echo stop >&3; "
                        "while true; do sleep 0.01; done"),
                  Shell(ChildRole::kWorker,
-                       "trap 'echo worker stopped; exit 0' TERM; "
+                       "trap 'echo worker stopped; exit 0' TERM; echo stop >&3; "
                        "while true; do sleep 0.01; done")});
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("--term="));
@@ -96,8 +100,10 @@ TEST(NodeSupervisorTest, WorkersAreStoppedAfterTheCoordinator) {
 }
 
 TEST(NodeSupervisorTest, CodesOfRefusalEndTheNodeAndOthersAreRestarted) {
-  EXPECT_EQ(Supervise({Shell(ChildRole::kWorker, "exit 65")}).code, 65);
-  EXPECT_EQ(Supervise({Shell(ChildRole::kWorker, "exit 64")}).code, 64);
+  for (const int code : {64, 65, 78}) {
+    const Outcome refused = Supervise({Shell(ChildRole::kWorker, "exit " + std::to_string(code))});
+    EXPECT_EQ(refused.code, code) << refused.output;
+  }
   protocol::NodeConfig node;
   node.restarts_max = 2;
   node.backoff_min = absl::Milliseconds(1);

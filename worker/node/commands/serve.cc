@@ -1,4 +1,5 @@
 // Wiring of serve and node: configuration, run directory, containment, supervisor.
+// Main thread. Must never leave a process or a file behind on an early return.
 #include "worker/node/commands/serve.h"
 
 #include <climits>

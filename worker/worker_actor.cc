@@ -88,7 +88,8 @@ void WorkerActor::Handle(Context& context, const protocol::Drain& drain) {
   const absl::Status sent =
       context.Send(options_.coordinator, member_ ? member_->epoch : protocol::Epoch(0),
                    protocol::Drained{drain.group});
-  if (!sent.ok()) SKEIN_LOG(kWarn, "drained is not sent").Field("reason", protocol::StatusText(sent));
+  if (sent.ok()) return;
+  SKEIN_LOG(kWarn, "drained is not sent").Field("reason", protocol::StatusText(sent));
 }
 
 void WorkerActor::Handle(Context& context, const protocol::Shutdown& shutdown) {

@@ -117,12 +117,12 @@ TEST(GroupScheduler, TwoLanesHaveTheirOwnSequences) {
   for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(harness.AddSimple(id, 2, 3).ok());
   const auto lane0 = harness.Plan(0);
   ASSERT_TRUE(lane0.has_value());
-  EXPECT_THAT(Ids(*lane0), ElementsAre(1U));
+  EXPECT_THAT(Ids(*lane0), ElementsAre(1U, 2U)) << "its share of the queue";
   const auto lane1 = harness.Plan(1);
   ASSERT_TRUE(lane1.has_value());
   EXPECT_EQ(lane1->lane, 1U);
   EXPECT_EQ(lane1->step, protocol::StepId(2));
-  EXPECT_THAT(Ids(*lane1), ElementsAre(2U));
+  EXPECT_THAT(Ids(*lane1), ElementsAre(3U, 4U));
   EXPECT_FALSE(harness.Plan(0).has_value()) << "one step of a lane at a time";
   // Results may come back in any order.
   ASSERT_TRUE(harness.Deliver(1).ok());
@@ -353,7 +353,7 @@ TEST(GroupScheduler, EqualCallsGiveEqualPlans) {
     return plans;
   };
   const std::vector<protocol::StepPlan> first = run();
-  EXPECT_GE(first.size(), 20U);
+  EXPECT_GT(first.size(), 10U);
   EXPECT_EQ(first, run());
 }
 

@@ -305,8 +305,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Refusal{"v4", "\"deepseek_v41\"", "\"deepseek_v4\"", kUnsupported,
                 "config.json: model_type is \"deepseek_v4\"; supported: deepseek_v41"},
-        Refusal{"hash_layers", "\"n_shared_experts\"", "\"num_hash_layers\": 3, \"n_shared_experts\"",
-                kInvalid, "config.json: num_hash_layers"},
+        Refusal{"hash_layers", "\"n_shared_experts\"",
+                "\"num_hash_layers\": 3, \"n_shared_experts\"", kInvalid,
+                "config.json: num_hash_layers"},
         Refusal{"scoring", "sqrtsoftplus", "sigmoid", kUnsupported,
                 "config.json: scoring_func is \"sigmoid\"; supported: sqrtsoftplus"},
         Refusal{"topk_method", "noaux_tc", "greedy", kUnsupported,
@@ -369,7 +370,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"mixed", "[0,0,2,2,2", "[0,0,2,2,1", kInvalid,
                 "compress_ratios: layer 4 has ratio 1, but the last kv source is layer 2"},
         Refusal{"no_source", "\"kv_source_layer_ids\": [2, 8,", "\"kv_source_layer_ids\": [3, 8,",
-                kInvalid, "compress_ratios: layer 2 has ratio 2, but the last kv source is layer -1"},
+                kInvalid,
+                "compress_ratios: layer 2 has ratio 2, but the last kv source is layer -1"},
         Refusal{"no_index", "\"index_source_layer_ids\": [2, 8,", "\"index_source_layer_ids\": [2,",
                 kInvalid, "layer 8 has ratio 2, but the last kv source is layer 8 and the last "
                           "index source layer 2"},

@@ -457,6 +457,13 @@ TEST_F(ApiServerTest, DrainFinishesRunningAnswersAndRefusesNewOnes) {
     drained = true;
     changed.notify_all();
   });
+  const protocol::HttpResult refused = Post("/v1/chat/completions", body);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(TextAt(refused.body, {"error", "code"}), "draining");
+  EXPECT_FALSE(refused.Header("retry-after").empty());
+  EXPECT_EQ(Get("/health").body, R"({"status":"unavailable","reason":"draining"})");
+  EXPECT_EQ(Get("/health/live").status, 200);
+  EXPECT_EQ(control_.num_submitted(), 0u);
   control_.Release();
   EXPECT_THAT(client.ReadToEnd(), HasSubstr(answer_));
   client.Close();

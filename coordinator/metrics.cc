@@ -94,7 +94,15 @@ RequestMetrics::RequestMetrics(protocol::MetricsRegistry& registry)
           {"skein_prompt_tokens_total", "Prompt tokens of admitted requests."})),
       generation_tokens(
           registry.AddCounter({"skein_generation_tokens_total", "Tokens committed to requests."})),
-      time_to_first_token(registry.AddHistogram({"skein_time_to_first_token_seconds",
+      request_prompt_tokens(
+          registry.AddHistogram({"skein_request_prompt_tokens", "Prompt tokens of a request."},
+                                protocol::TokenCountBounds())),
+      request_generation_tokens(registry.AddHistogram(
+          {"skein_request_generation_tokens", "Generated tokens of an ended request."},
+          protocol::TokenCountBounds())) {}
+
+LatencyMetrics::LatencyMetrics(protocol::MetricsRegistry& registry)
+    : time_to_first_token(registry.AddHistogram({"skein_time_to_first_token_seconds",
                                                  "From arrival to the first token. High with an "
                                                  "empty queue: prompts are long."},
                                                 protocol::TimeToFirstTokenBounds())),
@@ -107,13 +115,7 @@ RequestMetrics::RequestMetrics(protocol::MetricsRegistry& registry)
           protocol::RequestLatencyBounds())),
       queue_time(registry.AddHistogram(
           {"skein_request_queue_time_seconds", "From arrival to the first step."},
-          protocol::RequestLatencyBounds())),
-      request_prompt_tokens(
-          registry.AddHistogram({"skein_request_prompt_tokens", "Prompt tokens of a request."},
-                                protocol::TokenCountBounds())),
-      request_generation_tokens(registry.AddHistogram(
-          {"skein_request_generation_tokens", "Generated tokens of an ended request."},
-          protocol::TokenCountBounds())) {}
+          protocol::RequestLatencyBounds())) {}
 
 StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
     : step_tokens(

@@ -224,7 +224,7 @@ bool StartsFunction(const std::string& line) {
 size_t FunctionLength(const SourceFile& file, size_t begin) {
   for (size_t i = begin; i < file.lines.size(); ++i) {
     const std::string& line = file.lines[i];
-    if (line == "}") return i - begin + 1;
+    if (line == "}" || line.ends_with(" {}")) return i - begin + 1;
     if (line.ends_with(";") && line.find('{') == std::string::npos && i < begin + 12 &&
         line.starts_with("    ")) {
       // A declaration whose parameters fill several lines.

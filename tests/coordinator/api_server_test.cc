@@ -265,6 +265,8 @@ TEST_F(ApiServerTest, RefusalsOfTheControlLoopHaveTheirCodes) {
       EXPECT_EQ(result.status, test.http);
       EXPECT_EQ(TextAt(result.body, {"error", "code"}), test.code);
       EXPECT_EQ(result.Header("retry-after"), test.http == 503 ? "1" : "");
+      EXPECT_THAT(Events(), Contains("5 /v1/chat/completions  " + test.code + " " +
+                                     std::to_string(test.http)));
     }
   }
 }

@@ -10,9 +10,10 @@
 namespace skein::kernels::cpu {
 namespace {
 
-// One entry of a row: a pool and a row of it.
+// One entry of a row: where it lies and which row of that pool it is.
+enum class Source : uint8_t { kFresh, kRing, kHistory };
 struct EntryRef {
-  const KvPool* pool = nullptr;
+  Source source = Source::kFresh;
   int64_t row = 0;
 };
 
@@ -93,8 +94,13 @@ struct SparseAttentionKernel {
     const int64_t dim = problem.head_dim;
     ForEachTask(stream, (count + 31) / 32, count * dim * 4, [&](int64_t task, int) {
       const int64_t end = std::min(count, task * 32 + 32);
+      PoolReader fresh(args.fresh), ring(args.ring), history(args.history);
       for (int64_t j = task * 32; j < end; ++j) {
-        LoadPoolRow<isa>(*scratch.refs[j].pool, scratch.refs[j].row, scratch.entries + j * dim);
+        const EntryRef& ref = scratch.refs[j];
+        PoolReader& reader = ref.source == Source::kFresh  ? fresh
+                             : ref.source == Source::kRing ? ring
+                                                           : history;
+        reader.Load<isa>(ref.row, scratch.entries + j * dim);
       }
     });
     ForEachTask(stream, problem.heads, problem.heads * count * dim * 2, [&](int64_t h, int thread) {
@@ -122,14 +128,14 @@ struct SparseAttentionKernel {
     const int64_t slot_row = IndexAt(args.rows.slot, sequence) * args.ring_rows;
     int64_t count = 0;
     for (int64_t p = IndexAt(args.window_begin, t); p < IndexAt(args.window_end, t); ++p) {
-      refs[count++] = p >= first_position ? EntryRef{&args.fresh, first_row + p - first_position}
-                                          : EntryRef{&args.ring, slot_row + p % args.ring_rows};
+      refs[count++] = p >= first_position ? EntryRef{Source::kFresh, first_row + p - first_position}
+                                          : EntryRef{Source::kRing, slot_row + p % args.ring_rows};
     }
     if (args.selected.absent() || problem.selected == 0) return count;
-    const HistoryRows history(args.rows, sequence, problem.ratio);
+    HistoryRows history(args.rows, sequence, problem.ratio);
     const int32_t* selected = reinterpret_cast<const int32_t*>(args.selected.row(t));
     for (int64_t i = 0; i < problem.selected; ++i) {
-      if (selected[i] >= 0) refs[count++] = {&args.history, history(selected[i])};
+      if (selected[i] >= 0) refs[count++] = {Source::kHistory, history.Find(selected[i])};
     }
     return count;
   }

@@ -54,6 +54,7 @@ struct Bf16Row {
   static int64_t RowBytes(int64_t k) { return k * 2; }
   void Decode(int64_t, const uint8_t* bytes, L* out) const {
     const uint16_t* from = reinterpret_cast<const uint16_t*>(bytes);
+#pragma GCC unroll 4
     for (int64_t q = 0; q < kLanesPerUnit; ++q) out[q] = L::LoadBf16(from + q * kLanes);
   }
   const uint8_t* codes = nullptr;
@@ -67,6 +68,7 @@ struct F32Row {
   static int64_t RowBytes(int64_t k) { return k * 4; }
   void Decode(int64_t, const uint8_t* bytes, L* out) const {
     const float* from = reinterpret_cast<const float*>(bytes);
+#pragma GCC unroll 4
     for (int64_t q = 0; q < kLanesPerUnit; ++q) out[q] = L::Load(from + q * kLanes);
   }
   const uint8_t* codes = nullptr;
@@ -105,15 +107,20 @@ struct GemmBodies {
     Row w[kCols];
     const float* x[kRows];
     L sum[kRows][kCols];
+#pragma GCC unroll 4
     for (int j = 0; j < kCols; ++j) w[j] = Row(call, call.first_row + n + j);
+#pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
       x[i] = RowOfX(call, i);
+#pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) sum[i][j] = L::Zero();
     }
     const auto add_unit = [&](int64_t unit, int j, const uint8_t* bytes) {
       L weight[kLanesPerUnit];
       w[j].Decode(unit, bytes, weight);
+#pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
         for (int64_t q = 0; q < kLanesPerUnit; ++q) {
           const L value = L::Load(x[i] + unit * kUnit + q * kLanes);
           sum[i][j] = L::Fma(value, weight[q], sum[i][j]);
@@ -122,16 +129,20 @@ struct GemmBodies {
     };
     const int64_t whole = call.k / kUnit;
     for (int64_t unit = 0; unit < whole; ++unit) {
+#pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) add_unit(unit, j, w[j].codes + unit * Row::kUnitBytes);
     }
     if (call.k % kUnit != 0) {
+#pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) {
         uint8_t tail[Row::kUnitBytes];
         LoadTail(w[j], call.k, tail);
         add_unit(whole, j, tail);
       }
     }
+#pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) StoreOutput(call, i, n + j, sum[i][j].Sum());
     }
   }
@@ -149,6 +160,7 @@ struct GemmBodies {
     const auto store_unit = [&](int64_t unit, const uint8_t* bytes) {
       L weight[kLanesPerUnit];
       row.Decode(unit, bytes, weight);
+#pragma GCC unroll 4
       for (int64_t q = 0; q < kLanesPerUnit; ++q) weight[q].Store(out + unit * kUnit + q * kLanes);
     };
     const int64_t whole = call.k / kUnit;
@@ -167,20 +179,27 @@ struct GemmBodies {
     const int64_t padded = RoundUpToUnit(call.k);
     const float* x[kRows];
     L sum[kRows][kCols];
+#pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
       x[i] = RowOfX(call, row + i);
+#pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) sum[i][j] = L::Zero();
     }
     for (int64_t k = 0; k < padded; k += kLanes) {
       // Three rows by four columns fill the sixteen registers: sums, values and one weight.
       L value[kRows];
+#pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) value[i] = L::Load(x[i] + k);
+#pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) {
         const L weight = L::Load(w[j] + k);
+#pragma GCC unroll 4
         for (int i = 0; i < kRows; ++i) sum[i][j] = L::Fma(value[i], weight, sum[i][j]);
       }
     }
+#pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) StoreOutput(call, row + i, n + j, sum[i][j].Sum());
     }
   }

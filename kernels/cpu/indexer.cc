@@ -80,10 +80,11 @@ struct IndexScoresKernel {
       const uint16_t raw = reinterpret_cast<const uint16_t*>(args.weight.row(t))[h];
       weight[h] = DecodeBf16(EncodeBf16(DecodeBf16(raw) * args.weight_scale));
     }
-    const HistoryRows history(args.rows, IndexAt(args.rows.sequence, t), problem.ratio);
+    HistoryRows history(args.rows, IndexAt(args.rows.sequence, t), problem.ratio);
+    PoolReader keys(args.keys);
     const auto score_columns = [&](int64_t from, int64_t to) {
       for (int64_t j = from; j < to; ++j) {
-        LoadPoolRow<isa>(args.keys, history(j), key);
+        keys.Load<isa>(history.Find(j), key);
         score[j] = Lanes<isa>().index_score(q, weight, heads, dim, key);
       }
     };

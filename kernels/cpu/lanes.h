@@ -235,6 +235,7 @@ class Avx2Lanes {
 
   static void DecodeE4m3(const uint8_t* codes, float scale, Avx2Lanes* out) {
     const __m256 factor = _mm256_set1_ps(scale);
+#pragma GCC unroll 2
     for (int64_t i = 0; i < kUnit; i += 16) {
       // Sign and magnitude moved to their places in f16, whose value is 2^-8 of the code's.
       const __m256i wide =
@@ -266,6 +267,7 @@ class Avx2Lanes {
     const __m128i last = _mm_unpackhi_epi8(even, odd);
     const __m128i halves[4] = {_mm_unpacklo_epi8(zero, first), _mm_unpackhi_epi8(zero, first),
                                _mm_unpacklo_epi8(zero, last), _mm_unpackhi_epi8(zero, last)};
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       out[i] = Avx2Lanes(_mm256_mul_ps(_mm256_cvtph_ps(halves[i]), factor));
     }

@@ -58,7 +58,7 @@ inline int NumThreads(DeviceStream stream) {
 }
 
 // Work of a call below which sharing it costs more than it saves, in multiply-adds.
-inline constexpr int64_t kInlineWork = 1 << 16;
+inline constexpr int64_t kInlineWork = 1 << 17;
 
 // Runs fn(task, thread) for every task: on the stream's pool when `work` is worth it, else in order
 // in the calling thread. The choice never changes a result.

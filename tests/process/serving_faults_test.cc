@@ -33,7 +33,7 @@ TEST(ServingFaultsTest, StreamsOutliveTheWorker) {
   for (auto& stream : OpenStreams(server.port(), kSeededStory, 2)) {
     streams.push_back(std::move(stream));
   }
-  for (const auto& stream : streams) ASSERT_TRUE(stream->WaitTokens(10));
+  for (const auto& stream : streams) ASSERT_TRUE(stream->WaitTokens(10)) << server.output();
   const ProcessHandle worker = server.Find("skein-worker");
   ASSERT_TRUE(worker.Signal(SIGKILL));
   ASSERT_TRUE(worker.WaitForEnd(kLimit));
@@ -59,7 +59,10 @@ TEST(ServingFaultsTest, StreamsOutliveSeveralWorkers) {
   const auto streams = OpenStreams(server.port(), kStory, 4);
   for (int kill = 0; kill < kKills; ++kill) {
     const size_t reached = streams[0]->num_tokens() + 30;
-    for (const auto& stream : streams) ASSERT_TRUE(stream->WaitTokens(reached));
+    for (const auto& stream : streams) {
+      ASSERT_TRUE(stream->WaitTokens(reached))
+          << ::testing::PrintToString(stream->Join()) << server.output();
+    }
     const ProcessHandle worker = server.Find("skein-worker");
     ASSERT_TRUE(worker.Signal(SIGKILL));
     ASSERT_TRUE(worker.WaitForEnd(kLimit));
@@ -97,7 +100,7 @@ TEST(ServingFaultsTest, TheLossOfTheCoordinatorCutsStreamsVisibly) {
   const ChatAnswer whole = Ask(server.port(), kStory);
   const int worker = server.Find("skein-worker").pid();
   const auto streams = OpenStreams(server.port(), kStory, 4);
-  for (const auto& stream : streams) ASSERT_TRUE(stream->WaitTokens(10));
+  for (const auto& stream : streams) ASSERT_TRUE(stream->WaitTokens(10)) << server.output();
   ASSERT_TRUE(server.Find("skein-coordinator").Signal(SIGKILL));
   for (const auto& stream : streams) {
     const ChatAnswer answer = stream->Join();
@@ -118,7 +121,7 @@ TEST(ServingFaultsTest, TermLetsStreamsEndAndRefusesNewRequests) {
   ASSERT_TRUE(server.StartReady()) << server.output();
   const ChatAnswer undisturbed = Ask(server.port(), kStory);
   const auto streams = OpenStreams(server.port(), kStory, 4);
-  for (const auto& stream : streams) ASSERT_TRUE(stream->WaitTokens(10));
+  for (const auto& stream : streams) ASSERT_TRUE(stream->WaitTokens(10)) << server.output();
   server.skein().Signal(SIGTERM);
   EXPECT_TRUE(server.WaitForHealth(503, "draining")) << server.output();
   const ChatAnswer refused = Ask(server.port(), kStory);
@@ -154,7 +157,7 @@ TEST(ServingFaultsTest, NothingSurvivesTheSupervisorUnderLoad) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady()) << server.output();
   const auto streams = OpenStreams(server.port(), kStory, 4);
-  for (const auto& stream : streams) ASSERT_TRUE(stream->WaitTokens(10));
+  for (const auto& stream : streams) ASSERT_TRUE(stream->WaitTokens(10)) << server.output();
   const ProcessHandle coordinator = server.Find("skein-coordinator");
   const ProcessHandle worker = server.Find("skein-worker");
   ASSERT_TRUE(coordinator.valid() && worker.valid());

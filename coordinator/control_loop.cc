@@ -73,7 +73,6 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
     const absl::Status sent =
         context.Send(worker, protocol::Epoch(0), protocol::Shutdown{std::string(status.message())});
     if (!sent.ok()) SKEIN_LOG(kWarn, "refusal not sent").Field("worker", worker.node);
-    return;
   }
   if (!workers_.member()) FormGroup(context);
 }
@@ -86,20 +85,25 @@ void ControlLoop::FormGroup(Context& context) {
   }
 }
 
-void ControlLoop::Handle(Context&, const Envelope& envelope, const protocol::GroupFormed& message) {
+void ControlLoop::Handle(Context& context, const Envelope& envelope,
+                         const protocol::GroupFormed& message) {
   if (!workers_.Confirm(envelope.from, message)) return;
   const GroupMember& member = *workers_.member();
-  scheduler_.StartEpoch(member.group, member.rank, member.epoch,
-                        workers_.registration(member.worker).geometry);
+  const std::vector<scheduler::SequenceDelta> gone =
+      scheduler_.StartEpoch(member.group, member.rank, member.epoch,
+                            workers_.registration(member.worker).geometry);
+  for (const scheduler::SequenceDelta& delta : gone) Deliver(delta, context.Now());
   door_.SetReady(true);
   SKEIN_LOG(kInfo, "group ready").Field("group", member.group).Field("epoch", member.epoch);
 }
 
 void ControlLoop::Handle(Context& context, const Envelope& envelope, const protocol::Heartbeat&) {
-  if (!workers_.member() || workers_.member()->worker != envelope.from) return;
+  // Spares are answered too: it is how they know that a coordinator is there.
+  if (!workers_.Knows(envelope.from)) return;
+  const bool member = workers_.member() && workers_.member()->worker == envelope.from;
+  const protocol::Epoch epoch = member ? workers_.member()->epoch : protocol::Epoch(0);
   const auto lease = static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.lease));
-  const absl::Status sent =
-      context.Send(envelope.from, workers_.member()->epoch, protocol::LeaseGrant{lease});
+  const absl::Status sent = context.Send(envelope.from, epoch, protocol::LeaseGrant{lease});
   if (!sent.ok()) SKEIN_LOG(kWarn, "lease not sent").Field("worker", envelope.from.node);
 }
 

@@ -175,8 +175,8 @@ void CoordinatorMetrics::Count(const ApiEvent& event) {
     case ApiEvent::Kind::kUnknownField:
       http_unknown_fields.Increment();
       return;
-    case ApiEvent::Kind::kBadRequest:
-      CountRefusal(event.name);
+    case ApiEvent::Kind::kRefusal:
+      CountRefusal(event.name, event.status);
       return;
     case ApiEvent::Kind::kMalformed:
       http_malformed.Increment();
@@ -190,8 +190,8 @@ void CoordinatorMetrics::Count(const ApiEvent& event) {
   }
 }
 
-void CoordinatorMetrics::CountRefusal(std::string_view code) {
-  bad_requests.At({Closed(kReasons, code)}).Increment();
+void CoordinatorMetrics::CountRefusal(std::string_view code, int status) {
+  if (status < 500) bad_requests.At({Closed(kReasons, code)}).Increment();
   if (code == "server_overloaded") admission_rejections.At({"queue"}).Increment();
   if (code == "draining") admission_rejections.At({"draining"}).Increment();
   if (code == "not_ready") admission_rejections.At({"not_ready"}).Increment();

@@ -56,7 +56,7 @@ struct CoordinatorMetrics : HttpMetrics, RequestMetrics, LatencyMetrics, StepMet
 
   // Counts what the HTTP edge reports. HTTP thread.
   void Count(const ApiEvent& event);
-  void CountRefusal(std::string_view code);
+  void CountRefusal(std::string_view code, int status);
 };
 
 }  // namespace skein::coordinator

@@ -6,6 +6,7 @@ namespace skein::coordinator {
 
 absl::Status WorkerTable::Register(protocol::ActorId worker,
                                    const protocol::RegisterWorker& registration) {
+  workers_.erase(worker);
   if (registration.protocol_version != protocol::kProtocolVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", worker.node.value(), " speaks protocol ", registration.protocol_version,
@@ -39,7 +40,10 @@ std::optional<GroupMember> WorkerTable::Form() {
 }
 
 bool WorkerTable::Confirm(protocol::ActorId worker, const protocol::GroupFormed& formed) {
-  if (!member_ || member_->worker != worker || member_->epoch != formed.epoch) return false;
+  if (!member_ || member_->worker != worker || member_->epoch != formed.epoch ||
+      member_->formed) {
+    return false;
+  }
   member_->formed = true;
   return true;
 }

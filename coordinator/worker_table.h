@@ -25,7 +25,7 @@ class WorkerTable {
   explicit WorkerTable(protocol::Term term) : term_(term) {}
 
   // Notes a registration. FailedPrecondition with both versions when the worker speaks another
-  // protocol; it is not kept then.
+  // protocol or offers no cache; it is not kept then, nor is what it registered before.
   absl::Status Register(protocol::ActorId worker, const protocol::RegisterWorker& registration);
   // Forgets a worker. True if it was the member of the group: the epoch is over.
   bool Remove(protocol::ActorId worker);
@@ -34,13 +34,14 @@ class WorkerTable {
   std::optional<GroupMember> Form();
   // The epoch is over, the worker stays registered.
   void Dissolve() { member_.reset(); }
-  // The worker answered. False if it names another epoch.
+  // The worker answered. False if it names another epoch or has answered already.
   bool Confirm(protocol::ActorId worker, const protocol::GroupFormed& formed);
 
   const std::optional<GroupMember>& member() const { return member_; }
   const protocol::RegisterWorker& registration(protocol::ActorId worker) const {
     return workers_.at(worker);
   }
+  bool Knows(protocol::ActorId worker) const { return workers_.contains(worker); }
   size_t num_workers() const { return workers_.size(); }
 
  private:

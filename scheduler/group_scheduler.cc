@@ -18,21 +18,15 @@ GroupScheduler::GroupScheduler(const SchedulerLimits& limits)
   SKEIN_CHECK(limits.lanes >= 1 && limits.max_num_seqs > 0 && limits.max_num_batched_tokens > 0);
 }
 
-absl::Status GroupScheduler::CheckFits(const NewSequence& sequence) const {
-  if (sequence.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
-  if (sequence.stop.max_tokens < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_tokens is ", sequence.stop.max_tokens, ", must be at least 1"));
-  }
+absl::Status GroupScheduler::CheckFits(const Extent& extent) const {
   if (!epoch_) return absl::OkStatus();
-  const uint64_t longest =
-      std::min<uint64_t>(sequence.prompt.size() + static_cast<uint64_t>(sequence.stop.max_tokens),
-                         geometry_.max_model_len);
-  if (sequence.prompt.size() >= geometry_.max_model_len) {
-    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", sequence.prompt.size(),
+  if (extent.length >= geometry_.max_model_len) {
+    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", extent.length,
                                                    " tokens, max_model_len is ",
                                                    geometry_.max_model_len));
   }
+  const uint64_t longest =
+      std::min<uint64_t>(extent.prompt + extent.max_tokens, geometry_.max_model_len);
   const uint32_t blocks = BlocksFor(static_cast<uint32_t>(longest), geometry_.block_tokens);
   if (blocks > geometry_.num_blocks) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -45,7 +39,14 @@ absl::Status GroupScheduler::AddSequence(NewSequence sequence) {
   if (sequences_.contains(sequence.id)) {
     return absl::AlreadyExistsError(absl::StrCat("sequence ", sequence.id.value()));
   }
-  SKEIN_RETURN_IF_ERROR(CheckFits(sequence));
+  if (sequence.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
+  if (sequence.stop.max_tokens < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens is ", sequence.stop.max_tokens, ", must be at least 1"));
+  }
+  const uint64_t prompt = sequence.prompt.size();
+  SKEIN_RETURN_IF_ERROR(
+      CheckFits({prompt, prompt, static_cast<uint64_t>(sequence.stop.max_tokens)}));
   SKEIN_RETURN_IF_ERROR(admission_.Check(sequence.prompt.size()));
   auto added = std::make_unique<Sequence>();
   added->id = sequence.id;
@@ -103,8 +104,9 @@ void GroupScheduler::Preempt(Sequence& sequence) {
   admission_.Push(&sequence);
 }
 
-void GroupScheduler::StartEpoch(protocol::GroupId group, protocol::RankId rank,
-                                protocol::Epoch epoch, const protocol::CacheGeometry& geometry) {
+std::vector<SequenceDelta> GroupScheduler::StartEpoch(protocol::GroupId group,
+                                                      protocol::RankId rank, protocol::Epoch epoch,
+                                                      const protocol::CacheGeometry& geometry) {
   SKEIN_CHECK(!epoch_) << "scheduler invariant 6: epoch " << epoch << " starts inside another";
   SKEIN_CHECK(geometry.block_tokens > 0 && geometry.max_rows > 0 && geometry.num_slots > 0);
   epoch_ = EpochState{group, rank, epoch};
@@ -112,6 +114,21 @@ void GroupScheduler::StartEpoch(protocol::GroupId group, protocol::RankId rank,
   blocks_ = std::make_unique<BlockPool>(geometry.num_blocks);
   free_slots_.clear();
   for (uint32_t i = 0; i < geometry.num_slots; ++i) free_slots_.insert(free_slots_.end(), i);
+  // A worker with a smaller cache may have taken over.
+  std::vector<SequenceDelta> gone;
+  for (const auto& [id, sequence] : sequences_) {
+    const absl::Status fits = CheckFits({sequence->prompt_length, sequence->length(),
+                                         static_cast<uint64_t>(sequence->stop.max_tokens)});
+    if (fits.ok()) continue;
+    SequenceDelta delta;
+    delta.sequence = id;
+    delta.error = absl::ResourceExhaustedError(
+        absl::StrCat("the new worker group cannot run it: ", fits.message()));
+    delta.num_steps = sequence->num_steps;
+    gone.push_back(std::move(delta));
+  }
+  for (const SequenceDelta& delta : gone) Erase(*sequences_.at(delta.sequence));
+  return gone;
 }
 
 std::vector<SequenceDelta> GroupScheduler::AbortInflight() {
@@ -137,10 +154,12 @@ std::vector<SequenceDelta> GroupScheduler::AbortInflight() {
   return gone;
 }
 
-uint32_t GroupScheduler::LaneWithFewest() const {
-  std::vector<uint32_t> counts(limits_.lanes, 0);
-  for (const Sequence* sequence : running_) ++counts[sequence->lane];
-  return static_cast<uint32_t>(std::min_element(counts.begin(), counts.end()) - counts.begin());
+// A lane takes its share of all that run or wait, so that both lanes fill at the same pace.
+bool GroupScheduler::LaneHasRoom(uint32_t lane) const {
+  const auto mine = static_cast<size_t>(
+      std::count_if(running_.begin(), running_.end(),
+                    [lane](const Sequence* sequence) { return sequence->lane == lane; }));
+  return mine * limits_.lanes < running_.size() + admission_.num_queued();
 }
 
 // Blocks for the first `tokens` tokens, preempting sequences that are served later.
@@ -193,7 +212,7 @@ bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan&
 bool GroupScheduler::Admit(uint32_t lane, StepBudget& budget, StepPlan& plan) {
   Sequence* front = admission_.Front();
   if (front == nullptr || free_slots_.empty() || running_.size() >= limits_.max_num_seqs ||
-      budget.tokens == 0 || budget.sequences == 0 || LaneWithFewest() != lane) {
+      budget.tokens == 0 || budget.sequences == 0 || !LaneHasRoom(lane)) {
     return false;
   }
   // A newcomer takes free blocks only: it must not push out what already runs.

@@ -67,9 +67,11 @@ class GroupScheduler {
   // reports it) or the id is unknown.
   bool CancelSequence(protocol::SequenceId id);
 
-  // A group is ready: steps may be planned. Every sequence starts over by prefill.
-  void StartEpoch(protocol::GroupId group, protocol::RankId rank, protocol::Epoch epoch,
-                  const protocol::CacheGeometry& geometry);
+  // A group is ready: steps may be planned. Every sequence starts over by prefill. Those that this
+  // geometry can never run are gone and reported with ResourceExhausted.
+  std::vector<SequenceDelta> StartEpoch(protocol::GroupId group, protocol::RankId rank,
+                                        protocol::Epoch epoch,
+                                        const protocol::CacheGeometry& geometry);
   // The epoch is over: running sequences return to the queue with their tokens; cancelled ones are
   // reported.
   std::vector<SequenceDelta> AbortInflight();
@@ -108,7 +110,14 @@ class GroupScheduler {
     protocol::Epoch epoch;
   };
 
-  absl::Status CheckFits(const NewSequence& sequence) const;
+  // Tokens of a sequence as the geometry sees them.
+  struct Extent {
+    uint64_t prompt = 0;
+    uint64_t length = 0;  // prompt and what was generated so far
+    uint64_t max_tokens = 0;
+  };
+
+  absl::Status CheckFits(const Extent& extent) const;
   bool Admit(uint32_t lane, StepBudget& budget, protocol::StepPlan& plan);
   bool AddToPlan(Sequence& sequence, StepBudget& budget, protocol::StepPlan& plan);
   bool EnsureBlocks(Sequence& sequence, uint32_t tokens);
@@ -119,7 +128,7 @@ class GroupScheduler {
                       const protocol::VerificationSummary& summary, StepCommit& commit);
   absl::Status CheckResult(const protocol::StepPlan& plan,
                            const protocol::StepResult& result) const;
-  uint32_t LaneWithFewest() const;
+  bool LaneHasRoom(uint32_t lane) const;
 
   const SchedulerLimits limits_;
   Admission admission_;

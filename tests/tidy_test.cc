@@ -37,8 +37,10 @@ std::vector<SourceFile> ReadTree() {
   std::vector<SourceFile> files;
   for (auto it = fs::recursive_directory_iterator("."); it != fs::recursive_directory_iterator();
        ++it) {
-    if (it->is_directory() && kSkipped.contains(it->path().filename().string())) {
+    // .git is a file in a work tree of its own.
+    if (kSkipped.contains(it->path().filename().string())) {
       it.disable_recursion_pending();
+      continue;
     }
     if (!it->is_regular_file()) continue;
     SourceFile file;
@@ -213,7 +215,8 @@ TEST(Tidy, FilesAndLinesAreShort) {
 bool StartsFunction(const std::string& line) {
   if (line.empty() || !std::isalpha(static_cast<unsigned char>(line[0]))) return false;
   for (const char* word : {"namespace", "class ", "struct ", "enum ", "union ", "extern ", "using ",
-                           "template", "TEST", "static const", "const ", "constexpr "}) {
+                           "template", "TEST", "INSTANTIATE_TEST", "static const",
+                           "const ", "constexpr "}) {
     if (line.starts_with(word)) return false;
   }
   return line.find('(') != std::string::npos && line.find(';') == std::string::npos;

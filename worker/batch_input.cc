@@ -86,6 +86,12 @@ absl::Status BatchInput::Check(const SequenceStep& step) const {
     return refuse(absl::StrCat("first_position ", step.first_position, " leaves a gap after ",
                                length, " computed tokens"));
   }
+  // What lies further back is overwritten in the rings.
+  const int64_t back = length - int64_t{step.first_position};
+  if (holds && back > spec_.dspark.block + 1) {
+    return refuse(absl::StrCat("first_position ", step.first_position, " goes back ", back,
+                               " tokens, at most ", spec_.dspark.block + 1));
+  }
   if (step.tokens.empty()) return refuse("has no tokens");
   const uint64_t end = uint64_t{step.first_position} + step.tokens.size();
   if (end > static_cast<uint64_t>(limits_.max_model_len)) {
@@ -103,6 +109,10 @@ absl::Status BatchInput::Check(const SequenceStep& step) const {
   if (table_size + step.new_blocks.size() > static_cast<size_t>(max_blocks_)) {
     return refuse(absl::StrCat("has ", table_size + step.new_blocks.size(), " blocks, at most ",
                                max_blocks_));
+  }
+  if (step.sampling.num_top_logprobs < 0 || step.sampling.num_top_logprobs > limits_.max_top) {
+    return refuse(absl::StrCat("num_top_logprobs is ", step.sampling.num_top_logprobs,
+                               ", at most ", limits_.max_top));
   }
   for (protocol::BlockId block : step.new_blocks) {
     if (block.value() >= static_cast<uint32_t>(num_blocks_)) {

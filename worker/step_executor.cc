@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/status_macros.h"
 
 namespace skein::worker {
 
@@ -14,8 +15,10 @@ using protocol::StepStatus;
 
 namespace {
 
-// Plans of both lanes, resets of an epoch change and the end.
-constexpr size_t kJobsMax = 16;
+// Plans of both lanes, of this epoch and of those that ended while they waited.
+constexpr size_t kPlansMax = 16;
+// The same, resets of epoch changes and the end.
+constexpr size_t kJobsMax = 2 * kPlansMax;
 
 protocol::RowSummary Summarise(const OutputHead& head, int sample, int samples,
                                const protocol::SequenceStep& step) {
@@ -75,22 +78,38 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
 }
 
 StepExecutor::StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor)
-    : model_(std::move(model)), jobs_(kJobsMax, doorbell_), results_(kJobsMax, actor) {
+    : model_(std::move(model)), jobs_(kJobsMax, doorbell_), results_(kPlansMax, actor) {
   thread_ = std::thread([this] { Loop(); });
 }
 
 StepExecutor::~StepExecutor() {
+  ending_ = true;
   // The mailbox may be full of plans that nobody waits for; each Wait below empties it.
   while (!jobs_.TryPush(End{}).ok()) std::this_thread::yield();
   thread_.join();
 }
 
-absl::Status StepExecutor::Submit(StepPlan plan) { return jobs_.TryPush(std::move(plan)); }
+absl::Status StepExecutor::Submit(StepPlan plan) {
+  // Room for every result is reserved here, so the device thread never waits for the actor.
+  if (unanswered_ >= kPlansMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(unanswered_, " plans wait for their results, at most ", kPlansMax));
+  }
+  SKEIN_RETURN_IF_ERROR(jobs_.TryPush(std::move(plan)));
+  ++unanswered_;
+  return absl::OkStatus();
+}
+
+std::vector<StepResult> StepExecutor::TakeResults() {
+  std::vector<StepResult> results = results_.TakeAll();
+  unanswered_ -= results.size();
+  return results;
+}
 
 absl::Status StepExecutor::Reset() { return jobs_.TryPush(ForgetAll{}); }
 
 bool StepExecutor::Run(Job& job) {
-  if (std::holds_alternative<End>(job)) return false;
+  if (ending_ || std::holds_alternative<End>(job)) return false;
   if (std::holds_alternative<ForgetAll>(job)) {
     model_->input().Reset();
     return true;

@@ -2,6 +2,7 @@
 // the model and the thread. Submit, Reset and TakeResults belong to the actor thread.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <semaphore>
 #include <thread>
@@ -31,7 +32,7 @@ class StepExecutor final : public StepRunner {
 
   absl::Status Submit(protocol::StepPlan plan) override;
   absl::Status Reset() override;
-  std::vector<protocol::StepResult> TakeResults() override { return results_.TakeAll(); }
+  std::vector<protocol::StepResult> TakeResults() override;
 
  private:
   struct ForgetAll {};
@@ -52,6 +53,8 @@ class StepExecutor final : public StepRunner {
   bool Run(Job& job);
 
   std::unique_ptr<LoadedModel> model_;
+  std::atomic<bool> ending_ = false;
+  size_t unanswered_ = 0;  // plans whose result was not taken; actor thread
   Doorbell doorbell_;
   protocol::Mailbox<Job> jobs_;
   protocol::Mailbox<protocol::StepResult> results_;

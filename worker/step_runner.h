@@ -12,7 +12,8 @@ namespace skein::worker {
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
-  // Queues a plan; runs in order of submission. ResourceExhausted when two plans already wait.
+  // Queues a plan; runs in order of submission. ResourceExhausted when too many
+  // plans have no result taken yet.
   virtual absl::Status Submit(protocol::StepPlan plan) = 0;
   // Forgets every sequence once the plans submitted so far have run.
   virtual absl::Status Reset() = 0;

@@ -88,7 +88,8 @@ void WorkerActor::Handle(Context& context, const protocol::Drain& drain) {
   const absl::Status sent =
       context.Send(options_.coordinator, member_ ? member_->epoch : protocol::Epoch(0),
                    protocol::Drained{drain.group});
-  if (!sent.ok()) SKEIN_LOG(kWarn, "drained is not sent").Field("reason", sent.message().data());
+  if (sent.ok()) return;
+  SKEIN_LOG(kWarn, "drained is not sent").Field("reason", protocol::StatusText(sent));
 }
 
 void WorkerActor::Handle(Context& context, const protocol::Shutdown& shutdown) {
@@ -138,9 +139,11 @@ void WorkerActor::OnTimer(Context& context, protocol::TimerId) {
   }
   if (!registered_) {
     Register(context);
-  } else if (member_) {
-    const absl::Status sent = context.Send(options_.coordinator, member_->epoch,
-                                           protocol::Heartbeat{last_step_, plans_running_});
+  } else {
+    // A spare beats too: the answer shows that the coordinator is there.
+    const absl::Status sent =
+        context.Send(options_.coordinator, member_ ? member_->epoch : protocol::Epoch(0),
+                     protocol::Heartbeat{last_step_, plans_running_});
     if (absl::IsUnavailable(sent)) registered_ = false;
   }
   context.StartTimer(options_.beat);

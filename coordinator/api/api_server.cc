@@ -242,7 +242,7 @@ void ApiServer::Impl::SendJson(Call& call, std::string body) {
 }
 
 void ApiServer::Impl::SendError(Call& call, const ApiError& error) {
-  if (error.status == 400) Emit({ApiEvent::Kind::kBadRequest, call.route, {}, error.code, 400});
+  Emit({ApiEvent::Kind::kRefusal, call.route, {}, error.code, error.status});
   Send(call, ErrorResponse(error, RetryAfterSeconds()));
 }
 

@@ -32,7 +32,7 @@ struct ApiEvent {
     kStreamOpened,  // route
     kStreamClosed,  // route
     kUnknownField,  // a field of that name was ignored
-    kBadRequest,    // name = code of the error object
+    kRefusal,       // route, status, name = code of the error object
     kMalformed,     // name = framing rule
     kTimeout,       // name = phase
     kLimit,         // name = limit

@@ -46,6 +46,7 @@ class HttpServer::Impl {
   void Tick();
   void Remove(const std::shared_ptr<HttpConnection>& connection);
   void DrainNow(std::function<void()> done);
+  void TellDrained();
   void StopNow();
   // Calls `function` with each connection, which may end while it runs.
   template <typename Function>
@@ -61,10 +62,12 @@ class HttpServer::Impl {
   std::thread thread;
   uint16_t port = 0;
   std::set<std::shared_ptr<HttpConnection>> connections;
+  std::set<std::shared_ptr<HttpConnection>> late_connections;  // accepted while draining
   std::map<std::string, size_t> connections_of_address;
   std::atomic<size_t> num_connections{0};
   std::function<void()> on_drained;
   bool accept_failed = false;
+  bool is_stopped = false;
 };
 
 absl::Status HttpServer::Impl::Bind() {
@@ -94,7 +97,7 @@ void HttpServer::Impl::Accept() {
 }
 
 void HttpServer::Impl::OnAccept(const error_code& error, tcp::socket socket) {
-  if (host.is_draining || error == asio::error::operation_aborted) return;
+  if (is_stopped || error == asio::error::operation_aborted) return;
   if (error) {  // out of descriptors: the next tick tries again
     accept_failed = true;
     return;
@@ -119,6 +122,7 @@ void HttpServer::Impl::OnAccept(const error_code& error, tcp::socket socket) {
     const auto connection =
         std::make_shared<HttpConnection>(host, *loop, socket.release(), address);
     connections.insert(connection);
+    if (host.is_draining) late_connections.insert(connection);
     num_connections = connections.size();
     connection->Start();
   }
@@ -130,7 +134,13 @@ void HttpServer::Impl::Remove(const std::shared_ptr<HttpConnection>& connection)
   num_connections = connections.size();
   const auto count = connections_of_address.find(connection->address());
   if (--count->second == 0) connections_of_address.erase(count);
-  if (connections.empty() && on_drained) std::exchange(on_drained, nullptr)();
+  late_connections.erase(connection);
+  TellDrained();
+}
+
+void HttpServer::Impl::TellDrained() {
+  if (connections.size() > late_connections.size() || !on_drained) return;
+  std::exchange(on_drained, nullptr)();
 }
 
 void HttpServer::Impl::Tick() {
@@ -140,22 +150,21 @@ void HttpServer::Impl::Tick() {
     ForEach([now = HttpConnection::Clock::now()](HttpConnection& connection) {
       connection.CheckTimeouts(now);
     });
-    if (std::exchange(accept_failed, false) && !host.is_draining) Accept();
+    if (std::exchange(accept_failed, false) && !is_stopped) Accept();
     Tick();
   });
 }
 
 void HttpServer::Impl::DrainNow(std::function<void()> done) {
   host.is_draining = true;
-  error_code ignored;
-  acceptor.close(ignored);
   on_drained = std::move(done);
   ForEach([](HttpConnection& connection) { connection.CloseIfIdle(); });
-  if (connections.empty() && on_drained) std::exchange(on_drained, nullptr)();
+  TellDrained();
 }
 
 void HttpServer::Impl::StopNow() {
   host.is_draining = true;
+  is_stopped = true;
   error_code ignored;
   acceptor.close(ignored);
   timer.cancel();

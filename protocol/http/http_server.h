@@ -85,8 +85,9 @@ class HttpServer {
 
   // Starts the thread.
   void Start();
-  // Stops accepting, closes idle connections, and calls `done` on the listener's thread when the
-  // last connection is closed. Answers in progress go on.
+  // Closes idle connections and every other one after its answer; calls `done` on the listener's
+  // thread when the last of those that are open now is closed. New connections are accepted until
+  // Stop, so that their requests can be refused; each ends with its answer.
   void Drain(std::function<void()> done);
   // Closes everything and ends the thread. Called by the destructor too.
   void Stop();

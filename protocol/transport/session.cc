@@ -2,6 +2,7 @@
 // Must never touch the state of a session after End: callbacks may have begun the next one.
 #include "protocol/transport/session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "protocol/base/log.h"
@@ -192,8 +193,8 @@ void Session::OnTick(absl::Time now) {
   // When we ourselves were late, silence proves nothing about the peer.
   const absl::Duration late = now - last_tick_ - 2 * options_.beat_interval;
   if (late > absl::ZeroDuration()) {
-    last_heard_ += late;
-    last_progress_ += late;
+    last_heard_ = std::min(last_heard_ + late, now);
+    last_progress_ = std::min(last_progress_ + late, now);
   }
   last_tick_ = now;
   if (alive_ && now - last_heard_ > options_.lease) {
@@ -208,7 +209,7 @@ void Session::OnTick(absl::Time now) {
     Resend(now);
   }
   const bool speaks = alive_ || options_.role == SessionRole::kConnecting;
-  if (now >= next_tick()) {
+  if (now >= last_sent_ + options_.beat_interval) {
     if (speaks) TransmitBeat(0, now);
     last_sent_ = now;
   }

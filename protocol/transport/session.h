@@ -7,6 +7,7 @@
 // coordinator accepts: it adopts the newest (incarnation, session) it sees; an older one is stale.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -74,7 +75,8 @@ class Session final {
 
   // Beats, resends and ends the session when the lease ran out. Call at next_tick() or earlier.
   void OnTick(absl::Time now);
-  absl::Time next_tick() const { return last_sent_ + options_.beat_interval; }
+  // Once in a beat, however much is sent: the lease is watched there.
+  absl::Time next_tick() const { return std::min(last_sent_, last_tick_) + options_.beat_interval; }
 
   // The peer answers.
   bool alive() const { return alive_; }

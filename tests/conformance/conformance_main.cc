@@ -31,7 +31,7 @@ constexpr char kUsage[] =
     "       skein-conformance --backend NAME --dump FILE | --compare FILE DIR...\n"
     "  DIR        a checkpoint with goldens.json and goldens.safetensors\n"
     "  --model    the checkpoint, where DIR holds goldens alone\n"
-    "  --dump     store layer outputs of every sequence; --compare: run again and compare\n";
+    "  --dump     store the outputs of operators and layers; --compare: run again and compare\n";
 
 struct Options {
   std::string backend, model, tokenizer, encodings, dump, compare;

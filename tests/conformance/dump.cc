@@ -10,14 +10,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "protocol/base/status_macros.h"
+#include "protocol/base/strings.h"
 #include "tests/conformance/golden_dir.h"
 #include "tests/conformance/sequence_run.h"
+#include "tests/kernels/conformance.h"
 #include "worker/model/checkpoint.h"
 
 namespace skein::tests {
 namespace {
 
 using Outputs = std::map<std::string, std::vector<double>>;
+
+constexpr std::string_view kOperatorPrefix = "operator.";
 
 void AddTrace(const std::string& prefix, const Trace& trace, Outputs& out) {
   for (size_t l = 0; l < trace.layers.size(); ++l) {
@@ -32,8 +36,36 @@ void AddTrace(const std::string& prefix, const Trace& trace, Outputs& out) {
   out[prefix + ".logits"] = trace.logits;
 }
 
+// Every operator case that the backend serves, on the same inputs everywhere. Outputs as bytes.
+absl::Status AddOperators(const std::string& backend, Outputs& out) {
+  kernels::KernelRegistry registry;
+  SKEIN_RETURN_IF_ERROR(RegisterBackends(registry));
+  std::vector<kernels::Case> cases;
+  kernels::AddDenseCases(cases);
+  kernels::AddExpertCases(cases);
+  kernels::AddCacheCases(cases);
+  kernels::AddAttentionCases(cases);
+  kernels::AddSamplingCases(cases);
+  const std::vector<kernels::OpId> served = registry.Operators(backend);
+  kernels::Rows rows;
+  rows.ids = {0, 1, 2, 3, 4, 5, 6};
+  for (const kernels::Case& one : cases) {
+    if (std::find(served.begin(), served.end(), one.op) == served.end()) continue;
+    const kernels::Instance instance = one.make(rows);
+    if (!instance.supports(registry, backend).ok()) continue;
+    SKEIN_RETURN_IF_ERROR(instance.run(registry, backend, {}));
+    for (const kernels::Output& output : instance.outputs) {
+      const std::vector<uint8_t>& bytes = output.buffer->bytes();
+      out[absl::StrCat(protocol::ToAbsl(kOperatorPrefix), one.name, ".", output.name)] = {
+          bytes.begin(), bytes.end()};
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Outputs> RunAll(const DumpOptions& options) {
   Outputs out;
+  SKEIN_RETURN_IF_ERROR(AddOperators(options.backend, out));
   for (const std::string& dir : options.dirs) {
     SKEIN_ASSIGN_OR_RETURN(auto goldens, GoldenDir::Open(dir));
     size_t longest = 0;
@@ -66,6 +98,16 @@ double LargestDifference(const std::vector<double>& a, const std::vector<double>
     largest = std::max(largest, std::abs(b[i]));
   }
   return worst / largest;
+}
+
+std::string Describe(const std::string& name, const std::vector<double>& ours,
+                     const std::vector<double>& theirs) {
+  if (!name.starts_with(kOperatorPrefix)) {
+    return absl::StrFormat("%.3g of the maximum", LargestDifference(ours, theirs));
+  }
+  size_t bytes = 0;
+  for (size_t i = 0; i < ours.size(); ++i) bytes += ours[i] != theirs[i] ? 1 : 0;
+  return absl::StrFormat("%d of %d bytes", bytes, ours.size());
 }
 
 }  // namespace
@@ -110,8 +152,7 @@ absl::Status CompareDump(const DumpOptions& options, const std::string& file, st
     if (std::memcmp(theirs.data(), found->second.data(), theirs.size() * sizeof(double)) == 0) {
       continue;
     }
-    out << absl::StrFormat("DIFFER %s: %.3g of the maximum\n", name,
-                           LargestDifference(found->second, theirs));
+    out << "DIFFER " << name << ": " << Describe(name, found->second, theirs) << "\n";
     ++differ;
   }
   out << stored->tensors().size() << " outputs, " << differ << " differ\n";

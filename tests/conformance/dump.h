@@ -1,5 +1,6 @@
-// Stores what every layer computes, to compare machines and backends. The file is safetensors: one
-// F64 tensor per kind of output, named <dir>.<sequence>.<what>[.<layer>]. Thread: main.
+// Stores what every operator case and every layer computes, to compare machines and backends. The
+// file is safetensors: one F64 tensor per output, named operator.<case>.<output> (its bytes) or
+// <dir>.<sequence>.<what>[.<layer>]. Thread: main.
 #pragma once
 
 #include <ostream>

@@ -265,6 +265,8 @@ TEST_F(ApiServerTest, RefusalsOfTheControlLoopHaveTheirCodes) {
       EXPECT_EQ(result.status, test.http);
       EXPECT_EQ(TextAt(result.body, {"error", "code"}), test.code);
       EXPECT_EQ(result.Header("retry-after"), test.http == 503 ? "1" : "");
+      EXPECT_THAT(Events(), Contains("5 /v1/chat/completions  " + test.code + " " +
+                                     std::to_string(test.http)));
     }
   }
 }
@@ -457,6 +459,13 @@ TEST_F(ApiServerTest, DrainFinishesRunningAnswersAndRefusesNewOnes) {
     drained = true;
     changed.notify_all();
   });
+  const protocol::HttpResult refused = Post("/v1/chat/completions", body);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(TextAt(refused.body, {"error", "code"}), "draining");
+  EXPECT_FALSE(refused.Header("retry-after").empty());
+  EXPECT_EQ(Get("/health").body, R"({"status":"unavailable","reason":"draining"})");
+  EXPECT_EQ(Get("/health/live").status, 200);
+  EXPECT_EQ(control_.num_submitted(), 0u);
   control_.Release();
   EXPECT_THAT(client.ReadToEnd(), HasSubstr(answer_));
   client.Close();

@@ -43,10 +43,16 @@ TEST_F(HttpServerTest, DrainFinishesAnswersInProgress) {
   idle.ReadToEnd();
   EXPECT_TRUE(idle.closed_by_peer());
   idle.Close();
+  RawConnection late(server_->port());  // may be refused by what it asks for, so it is answered
+  late.Send(Get("/echo"));
+  EXPECT_THAT(late.ReadToEnd(), HasSubstr("Connection: close\r\n"));
+  RawConnection silent(server_->port());  // does not hold up the drain
   exchange->Respond({200, "text/plain", {}, "done"});
   EXPECT_THAT(busy.ReadToEnd(), HasSubstr("Connection: close\r\n\r\ndone"));
   busy.Close();
   EXPECT_TRUE(drained.Take());
+  server_->Stop();
+  EXPECT_TRUE(silent.ReadToEnd().empty());
   EXPECT_FALSE(RawConnection(server_->port()).connected());
 }
 

@@ -245,6 +245,33 @@ TEST_F(SessionTest, OneSidedLossOfAcknowledgementsEndsTheSession) {
   EXPECT_THAT(worker_.downs[0], HasSubstr("peer 0 acknowledged nothing for 1"));
 }
 
+// Ticks come when next_tick() says, as in a running system: sending often must not put them off.
+TEST_F(SessionTest, SilenceAfterABusyTimeIsPeerDownAfterOneLease) {
+  Advance(absl::Milliseconds(200));
+  const auto tick = [&](End& end) {
+    if (end.session->next_tick() <= now_) end.session->OnTick(now_);
+  };
+  for (int i = 0; i < 2000; ++i) {
+    now_ += absl::Milliseconds(5);
+    EXPECT_TRUE(Say(coordinator_, "plan").ok());
+    EXPECT_TRUE(Say(worker_, "result").ok());
+    tick(coordinator_);
+    tick(worker_);
+    Exchange();
+  }
+  EXPECT_EQ(worker_.delivered.size(), 2000u);
+  EXPECT_TRUE(coordinator_.downs.empty());
+  const absl::Time silent = now_;
+  while (coordinator_.downs.empty() && now_ < silent + absl::Seconds(20)) {
+    now_ += absl::Milliseconds(5);
+    tick(coordinator_);
+  }
+  EXPECT_GT(now_ - silent, absl::Seconds(1));
+  EXPECT_LE(now_ - silent, absl::Milliseconds(1100)) << "a lease, and a beat to notice";
+  ASSERT_EQ(coordinator_.downs.size(), 1u);
+  EXPECT_THAT(coordinator_.downs[0], HasSubstr("peer 1 was silent for 1"));
+}
+
 TEST_F(SessionTest, BeingLateOurselvesIsNotTheirDeath) {
   Advance(absl::Milliseconds(100));
   now_ += absl::Seconds(5);  // this process did not run

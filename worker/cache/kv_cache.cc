@@ -3,15 +3,12 @@
 #include "protocol/base/log.h"
 
 namespace skein::worker {
-namespace {
 
 int64_t PageBytes(kernels::KvFormat format, int dim, int64_t page_rows) {
   const int64_t bytes =
       page_rows * (kernels::KvDataBytes(format, dim) + kernels::KvScaleBytes(format, dim));
   return (bytes + 63) / 64 * 64;
 }
-
-}  // namespace
 
 kernels::KvPool MakePool(kernels::KvFormat format, int dim, int64_t page_rows, int64_t pages,
                          Arena& arena) {

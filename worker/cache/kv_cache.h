@@ -36,6 +36,9 @@ class KvCache {
   std::vector<Pools> pools_;  // by layer; empty pools where the layer owns none
 };
 
+// Bytes of a page of `page_rows` rows, rounded up to a cache line.
+int64_t PageBytes(kernels::KvFormat format, int dim, int64_t page_rows);
+
 // A pool of `pages` pages of `page_rows` rows in memory of the arena.
 kernels::KvPool MakePool(kernels::KvFormat format, int dim, int64_t page_rows, int64_t pages,
                          Arena& arena);

@@ -24,14 +24,11 @@ StateSlots::StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_
 }
 
 uint64_t StateSlots::SlotBytes(const ModelSpec& spec, const Numerics& numerics) {
-  auto row = [](kernels::KvFormat format, int dim) {
-    return kernels::KvDataBytes(format, dim) + kernels::KvScaleBytes(format, dim);
-  };
-  int64_t bytes = (spec.num_layers + spec.dspark.stages) * spec.ring_rows() *
-                  row(numerics.window, spec.head_dim);
+  int64_t bytes = (spec.num_layers + spec.dspark.stages) *
+                  PageBytes(numerics.window, spec.head_dim, spec.ring_rows());
   for (const LayerSpec& layer : spec.layers) {
     if (layer.kv_source && layer.ratio > 1) {
-      bytes += (layer.ratio + spec.dspark.block + 1) * row(numerics.open, 2 * spec.head_dim);
+      bytes += PageBytes(numerics.open, 2 * spec.head_dim, layer.ratio + spec.dspark.block + 1);
     }
   }
   return static_cast<uint64_t>(bytes);

@@ -93,7 +93,10 @@ absl::StatusOr<std::pair<TensorView, Range>> ReadEntry(const std::string& file,
   int64_t step = 1;
   for (int i = view.rank - 1; i >= 0; --i) {
     view.stride[static_cast<size_t>(i)] = step;
-    step *= view.dim(i);
+    // An extent of zero hides the product of the others from the check above.
+    if (__builtin_mul_overflow(step, view.dim(i), &step)) {
+      return Broken(file, name, "the product of its shape overflows");
+    }
   }
   SKEIN_ASSIGN_OR_RETURN(const JsonValue* offsets_value, entry.Require("data_offsets", path));
   SKEIN_ASSIGN_OR_RETURN(auto offsets, offsets_value->AsArray(path));
@@ -254,7 +257,8 @@ absl::Status Checkpoint::ReadIndex(const std::filesystem::path& index) {
   std::map<std::string, std::string> files;
   std::set<std::string> names;
   for (const protocol::JsonMember& entry : entries) {
-    SKEIN_ASSIGN_OR_RETURN(std::string_view file, entry.value.AsString(entry.key));
+    SKEIN_ASSIGN_OR_RETURN(std::string_view file, entry.value.AsString(absl::StrCat(
+                                                      index.string(), ": ", entry.key)));
     if (file.empty() || file.find('/') != std::string_view::npos) {
       return Broken(index.string(), entry.key,
                     absl::StrCat("its shard \"", ToAbsl(file), "\" must be a plain file name"));

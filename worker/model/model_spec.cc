@@ -345,6 +345,17 @@ bool Contains(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
+// Every layer of a list exists.
+absl::Status CheckLayers(const std::string& path, const std::vector<int>& layers, int num_layers) {
+  for (int layer : layers) {
+    if (layer >= num_layers) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " names layer ", layer,
+                                                     ", the model has ", num_layers, " layers"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Whose compressed rows does each layer read; which lists are its own.
 void PlanLayers(Section& in, ModelSpec& spec) {
   const std::vector<int64_t> ratios = in.Ints({"compress_ratios"}, 0, 2);
@@ -360,6 +371,13 @@ void PlanLayers(Section& in, ModelSpec& spec) {
                                                     spec.num_layers)));
     return;
   }
+  in.Fail(CheckLayers(in.Path({"kv_source_layer_ids"}), kv, spec.num_layers));
+  in.Fail(CheckLayers(in.Path({"index_source_layer_ids"}), index, spec.num_layers));
+  in.Fail(CheckLayers(in.Path({"candidate_source_layer_id"}), {candidate}, spec.num_layers));
+  in.Fail(CheckLayers(in.Path({"engram_layer_ids"}), spec.engram.layers, spec.num_layers));
+  in.Fail(CheckLayers(in.Path({"dspark_target_layer_ids"}), spec.dspark.target_layers,
+                      spec.num_layers));
+  if (!in.status().ok()) return;
   int kv_layer = -1;
   int index_layer = -1;
   for (int i = 0; i < spec.num_layers; ++i) {
@@ -392,6 +410,21 @@ void PlanLayers(Section& in, ModelSpec& spec) {
     layer.tap_index = place(spec.dspark.target_layers);
     spec.layers.push_back(layer);
   }
+}
+
+// Every special token is in the vocabulary.
+absl::Status CheckTokens(const ModelSpec& spec, const std::string& source) {
+  auto inside = [&](const char* key, int token) -> absl::Status {
+    if (token < spec.vocab) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(source, ": ", key, " is ", token,
+                                                   ", must be below vocab_size ", spec.vocab));
+  };
+  SKEIN_RETURN_IF_ERROR(inside("bos_token_id", spec.bos_token));
+  SKEIN_RETURN_IF_ERROR(inside("eos_token_id", spec.eos_token));
+  if (!spec.engram.layers.empty()) {
+    SKEIN_RETURN_IF_ERROR(inside("engram_pad_token_id", spec.engram.pad_token));
+  }
+  return inside("dspark_noise_token_id", spec.dspark.noise_token);
 }
 
 // Relations that the kernels rely on.
@@ -460,6 +493,7 @@ absl::StatusOr<ModelSpec> ModelSpec::FromJson(const JsonValue& config, const std
   PlanLayers(in, spec);
   SKEIN_RETURN_IF_ERROR(in.status());
   SKEIN_RETURN_IF_ERROR(CheckShapes(spec, source));
+  SKEIN_RETURN_IF_ERROR(CheckTokens(spec, source));
   return spec;
 }
 

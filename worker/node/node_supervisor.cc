@@ -209,9 +209,10 @@ void NodeSupervisor::OnStopSignal() {
     if (phase_ != Phase::kKilling) EnterKilling(now);
     return;
   }
-  hard_end_ = now + options_.drain_timeout + 2 * options_.node.stop_timeout + absl::Seconds(1);
+  hard_end_ = now + options_.drain_timeout + 3 * options_.node.stop_timeout + absl::Seconds(1);
   phase_ = Phase::kDraining;
-  phase_end_ = now + options_.drain_timeout;
+  // After the timeout the coordinator itself ends what still runs, with an error its clients see.
+  phase_end_ = now + options_.drain_timeout + options_.node.stop_timeout;
   SKEIN_LOG(kInfo, "draining; a second signal stops at once")
       .Field("timeout_s", absl::ToDoubleSeconds(options_.drain_timeout));
   for (const auto& child : children_) {

@@ -43,7 +43,7 @@ Outcome Supervise(std::vector<ChildSpec> children, protocol::NodeConfig node = {
   if (pid == 0) {
     ::dup2(ends[1], 1);
     ::dup2(ends[1], 2);
-    const auto containment = Containment::Probe();
+    auto containment = Containment::Probe();
     SupervisorOptions options;
     size_t reports = 0;
     const size_t expected = children.size();
@@ -57,7 +57,9 @@ Outcome Supervise(std::vector<ChildSpec> children, protocol::NodeConfig node = {
       if (line == "stop" && ++reports == expected) ::kill(::getpid(), SIGTERM);
     };
     auto supervisor = NodeSupervisor::Create(std::move(options));
-    ::_exit(supervisor.ok() ? (*supervisor)->Run() : 99);
+    const int code = supervisor.ok() ? (*supervisor)->Run() : 99;
+    containment.reset();
+    ::_exit(code);
   }
   ::close(ends[1]);
   Outcome outcome;

@@ -1,0 +1,100 @@
+// The front door refuses at once: not ready, draining, too many requests, too many tokens.
+#include "coordinator/front_door_queue.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/protocol/virtual_context.h"
+
+namespace skein::tests {
+namespace {
+
+using coordinator::FrontDoorQueue;
+using coordinator::SubmitRequest;
+
+SubmitRequest Prompt(uint64_t id, size_t tokens) {
+  SubmitRequest request;
+  request.id = protocol::RequestId(id);
+  request.prompt_ids.assign(tokens, 5);
+  request.stop.max_tokens = 1;
+  return request;
+}
+
+TEST(FrontDoorQueue, RefusesUntilAGroupIsReady) {
+  CountingWaker waker;
+  FrontDoorQueue door({.queued_requests_max = 2, .queued_tokens_max = 10}, waker);
+  const absl::Status status = door.TrySubmit(Prompt(1, 1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(), "no worker group is ready; retry later");
+  door.SetReady(true);
+  EXPECT_TRUE(door.ready());
+  EXPECT_TRUE(door.TrySubmit(Prompt(1, 1)).ok());
+  EXPECT_EQ(waker.count(), 1);
+}
+
+TEST(FrontDoorQueue, BoundsRequests) {
+  CountingWaker waker;
+  FrontDoorQueue door({.queued_requests_max = 2, .queued_tokens_max = 10}, waker);
+  door.SetReady(true);
+  ASSERT_TRUE(door.TrySubmit(Prompt(1, 1)).ok());
+  ASSERT_TRUE(door.TrySubmit(Prompt(2, 1)).ok());
+  const absl::Status status = door.TrySubmit(Prompt(3, 1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "2 requests wait, at most 2 may; retry later");
+  EXPECT_EQ(door.waiting_requests(), 2U);
+  EXPECT_EQ(door.waiting_tokens(), 2U);
+  // Taking the events is not the end of waiting: the loop says when a request runs.
+  EXPECT_EQ(door.TakeAll().size(), 2U);
+  EXPECT_EQ(door.TrySubmit(Prompt(3, 1)).code(), absl::StatusCode::kResourceExhausted);
+  door.Leave(1);
+  EXPECT_TRUE(door.TrySubmit(Prompt(3, 1)).ok());
+}
+
+TEST(FrontDoorQueue, BoundsTokens) {
+  CountingWaker waker;
+  FrontDoorQueue door({.queued_requests_max = 5, .queued_tokens_max = 10}, waker);
+  door.SetReady(true);
+  ASSERT_TRUE(door.TrySubmit(Prompt(1, 7)).ok());
+  const absl::Status status = door.TrySubmit(Prompt(2, 4));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(),
+            "7 prompt tokens wait, 4 more exceed the limit of 10; retry later");
+  EXPECT_TRUE(door.TrySubmit(Prompt(3, 3)).ok());
+  door.SetQueuedTokensMax(11);
+  EXPECT_TRUE(door.TrySubmit(Prompt(4, 1)).ok());
+  EXPECT_EQ(door.waiting_tokens(), 11U);
+}
+
+TEST(FrontDoorQueue, AnEmptyLineTakesAPromptBeyondTheTokenBound) {
+  CountingWaker waker;
+  FrontDoorQueue door({.queued_requests_max = 5, .queued_tokens_max = 10}, waker);
+  door.SetReady(true);
+  EXPECT_TRUE(door.TrySubmit(Prompt(1, 500)).ok());
+}
+
+TEST(FrontDoorQueue, KeepsTheOrderOfEvents) {
+  CountingWaker waker;
+  FrontDoorQueue door({.queued_requests_max = 5, .queued_tokens_max = 10}, waker);
+  door.SetReady(true);
+  ASSERT_TRUE(door.TrySubmit(Prompt(8, 1)).ok());
+  door.Cancel({protocol::RequestId(8)});
+  auto events = door.TakeAll();
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(std::get<SubmitRequest>(events[0]).id, protocol::RequestId(8));
+  EXPECT_EQ(std::get<coordinator::CancelRequest>(events[1]).id, protocol::RequestId(8));
+  EXPECT_EQ(waker.count(), 2);
+}
+
+TEST(FrontDoorQueue, DrainingRefusesEverything) {
+  CountingWaker waker;
+  FrontDoorQueue door({.queued_requests_max = 5, .queued_tokens_max = 10}, waker);
+  door.SetReady(true);
+  door.StartDraining();
+  EXPECT_EQ(waker.count(), 1);
+  const absl::Status status = door.TrySubmit(Prompt(1, 1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(), "the server is draining; retry on another server");
+  EXPECT_TRUE(door.draining());
+}
+
+}  // namespace
+}  // namespace skein::tests

@@ -1,0 +1,340 @@
+// End to end with real processes: the recorded questions, streams, exactness whatever else runs,
+// malformed requests, disconnects and overload.
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "protocol/json/json.h"
+#include "tests/coordinator/malformed_cases.h"
+#include "tests/process/chat_client.h"
+#include "tests/process/live_server.h"
+#include "tests/protocol/raw_connection.h"
+
+namespace skein::tests {
+namespace {
+
+using protocol::JsonValue;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Beside a stream of this call, anything short happens in the middle.
+const ChatCall kLongStream = {.content = "Tell me about rivers.", .max_tokens = 800};
+
+ChatCall Question(std::string content) {
+  return {.content = std::move(content), .logprobs = false};
+}
+
+// ---- questions
+
+struct RecordedQuestion {
+  std::string question;
+  std::string must_contain;
+  bool counts = false;  // the reference is right, by a margin above 1
+};
+
+std::vector<RecordedQuestion> ReadQuestions() {
+  std::vector<RecordedQuestion> questions;
+  std::ifstream file("tests/data/tiny-v41-goldens/questions.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto json = protocol::ParseJson(line);
+    EXPECT_TRUE(json.ok()) << json.status();
+    if (!json.ok()) continue;
+    RecordedQuestion& question = questions.emplace_back();
+    question.question = std::string(json->Find("question")->string());
+    question.must_contain = std::string(json->Find("must_contain")->string());
+    question.counts = json->Find("reference_right")->AsBool("reference_right").value() &&
+                      json->Find("reference_min_margin")->AsDouble("margin").value() > 1;
+  }
+  return questions;
+}
+
+TEST(ServingTest, AnswersTheRecordedQuestions) {
+  constexpr size_t kAtATime = 16;
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady()) << server.output();
+  const std::vector<RecordedQuestion> questions = ReadQuestions();
+  ASSERT_EQ(questions.size(), 200u);
+  std::vector<ChatAnswer> answers(questions.size());
+  std::atomic<size_t> next = 0;
+  std::vector<std::thread> askers;
+  for (size_t i = 0; i < kAtATime; ++i) {
+    askers.emplace_back([&] {
+      for (size_t at = next++; at < questions.size(); at = next++) {
+        answers[at] = Ask(server.port(), Question(questions[at].question));
+      }
+    });
+  }
+  for (std::thread& asker : askers) asker.join();
+  size_t total = 0;
+  size_t right = 0;
+  for (size_t i = 0; i < questions.size(); ++i) {
+    EXPECT_EQ(answers[i].status, 200) << questions[i].question << answers[i].refusal;
+    if (!questions[i].counts) continue;
+    ++total;
+    if (answers[i].text.find(questions[i].must_contain) != std::string::npos) {
+      ++right;
+    } else {
+      std::printf("wrong: \"%s\" answered \"%s\"\n", questions[i].question.c_str(),
+                  answers[i].text.c_str());
+    }
+  }
+  std::printf("questions right=%zu total=%zu\n", right, total);
+  EXPECT_GE(total, 100u);
+  EXPECT_GE(right * 100, total * 98);
+}
+
+TEST(ServingTest, StreamsTheCapitalAndTheColour) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady()) << server.output();
+  const struct {
+    const char* question;
+    const char* answer;
+  } cases[] = {{"What is the capital of Vietnam?", "Hanoi"}, {"天空是什么颜色？", "蓝色"}};
+  for (const auto& test : cases) {
+    ChatStream stream(server.port(), {.content = test.question});
+    const ChatAnswer answer = stream.Join();
+    EXPECT_THAT(answer.text, HasSubstr(test.answer));
+    EXPECT_EQ(answer.finish_reason, "stop");
+    EXPECT_TRUE(answer.is_done);
+    EXPECT_EQ(answer, Ask(server.port(), {.content = test.question})) << "streamed or not";
+  }
+}
+
+// ---- exactness
+
+std::vector<ChatCall> ExactCalls() {
+  std::string long_text = "Read this list and tell me which city is the capital of Vietnam:";
+  for (int i = 0; i < 12; ++i) {
+    long_text += " Hanoi, Paris, Berlin, Madrid, Rome, Tokyo, number " + std::to_string(i) + ";";
+  }
+  const std::string short_text = "Which river flows through Cairo?";
+  return {{.content = short_text, .max_tokens = 40},
+          {.content = short_text, .temperature = 0.8, .seed = 7, .max_tokens = 40},
+          {.content = long_text, .max_tokens = 40},
+          {.content = long_text, .temperature = 0.8, .seed = 7, .max_tokens = 40}};
+}
+
+std::vector<ChatAnswer> AskOneByOne(uint16_t port, const std::vector<ChatCall>& calls) {
+  std::vector<ChatAnswer> answers;
+  for (const ChatCall& call : calls) answers.push_back(Ask(port, call));
+  return answers;
+}
+
+std::vector<ChatAnswer> AskTogether(uint16_t port, const std::vector<ChatCall>& calls) {
+  std::vector<std::unique_ptr<ChatStream>> streams;
+  for (const ChatCall& call : calls) streams.push_back(std::make_unique<ChatStream>(port, call));
+  std::vector<ChatAnswer> answers;
+  for (const auto& stream : streams) answers.push_back(stream->Join());
+  return answers;
+}
+
+void ExpectSame(const std::vector<ChatAnswer>& actual, const std::vector<ChatAnswer>& expected,
+                std::string_view what) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_EQ(actual[i], expected[i]) << what << ", call " << i;
+  }
+}
+
+// The answers of a server with default flags to calls that ran alone.
+std::vector<ChatAnswer> AnswersAlone() {
+  LiveServer server;
+  EXPECT_TRUE(server.StartReady()) << server.output();
+  std::vector<ChatAnswer> answers = AskOneByOne(server.port(), ExactCalls());
+  for (const ChatAnswer& answer : answers) {
+    EXPECT_EQ(answer.status, 200) << answer.refusal;
+    EXPECT_EQ(answer.entries.size(), 40u);
+    EXPECT_EQ(answer.finish_reason, "length");
+  }
+  EXPECT_GE(answers[2].prompt_tokens, 150);
+  EXPECT_NE(answers[0].text, answers[1].text) << "the seed does something";
+  return answers;
+}
+
+TEST(ServingTest, SixteenOthersChangeNoBit) {
+  const std::vector<ChatAnswer> alone = AnswersAlone();
+  for (const char* lanes : {"1", "2"}) {
+    LiveServer server;
+    ASSERT_TRUE(server.StartReady({"--lanes", lanes})) << server.output();
+    const auto others = OpenStreams(server.port(), kLongStream, 16);
+    for (const auto& other : others) ASSERT_TRUE(other->WaitTokens(1)) << server.output();
+    ExpectSame(AskOneByOne(server.port(), ExactCalls()), alone, std::string("lanes ") + lanes);
+    ExpectSame(AskTogether(server.port(), ExactCalls()), alone, std::string("lanes ") + lanes);
+    for (const auto& other : others) EXPECT_FALSE(other->ended()) << "they ran all the time";
+  }
+}
+
+struct ServingFlags {
+  std::string name;
+  std::vector<std::string> flags;
+};
+void PrintTo(const ServingFlags& flags, std::ostream* out) { *out << flags.name; }
+
+class ServingFlagsTest : public ::testing::TestWithParam<ServingFlags> {};
+
+TEST_P(ServingFlagsTest, ChunksThreadsAndLanesChangeNoBit) {
+  const std::vector<ChatAnswer> alone = AnswersAlone();
+  std::vector<std::string> flags = GetParam().flags;
+  flags.insert(flags.end(), {"--max-num-queued-tokens", "100000"});
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady(flags)) << server.output();
+  ExpectSame(AskOneByOne(server.port(), ExactCalls()), alone, "one by one");
+  ExpectSame(AskTogether(server.port(), ExactCalls()), alone, "together");
+}
+
+// A step has room for a token of every running sequence, so small ones run few.
+INSTANTIATE_TEST_SUITE_P(
+    Flags, ServingFlagsTest,
+    ::testing::Values(
+        ServingFlags{"Tokens1Threads2Lanes1",
+                     {"--max-num-batched-tokens", "1", "--max-num-seqs", "1", "--threads", "2",
+                      "--lanes", "1"}},
+        ServingFlags{"Tokens7Threads1Lanes2",
+                     {"--max-num-batched-tokens", "7", "--max-num-seqs", "4", "--threads", "1",
+                      "--lanes", "2"}},
+        ServingFlags{"Tokens64Threads1Lanes1",
+                     {"--max-num-batched-tokens", "64", "--threads", "1", "--lanes", "1"}},
+        ServingFlags{"Tokens64Threads2Lanes2",
+                     {"--max-num-batched-tokens", "64", "--threads", "2", "--lanes", "2"}},
+        ServingFlags{"Tokens512Threads2Lanes2",
+                     {"--max-num-batched-tokens", "512", "--threads", "2", "--lanes", "2"}}),
+    [](const auto& flags) { return flags.param.name; });
+
+// ---- refusals beside streams
+
+void ExpectRefused(uint16_t port, const MalformedCase& test) {
+  protocol::HttpCall call;
+  call.port = port;
+  call.method = "POST";
+  call.target = test.path;
+  call.body = test.body;
+  const auto result = protocol::CallHttp(call);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->status, test.status) << test.body << "\n" << result->body;
+  const auto body = protocol::ParseJson(result->body);
+  ASSERT_TRUE(body.ok()) << result->body;
+  const JsonValue* error = body->Find("error");
+  ASSERT_NE(error, nullptr) << result->body;
+  EXPECT_EQ(error->Find("code")->string(), test.code) << test.body;
+  EXPECT_EQ(error->Find("param")->IsNull(), test.param.empty()) << result->body;
+  EXPECT_EQ(error->Find("param")->string(), test.param) << test.body;
+  const std::string message(error->Find("message")->string());
+  EXPECT_THAT(message, HasSubstr(test.detail)) << test.body;
+  EXPECT_EQ(message.find("secret words"), std::string::npos) << message;
+}
+
+TEST(ServingTest, MalformedRequestsDisturbNoStream) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady()) << server.output();
+  const ChatAnswer undisturbed = Ask(server.port(), kLongStream);
+  ASSERT_EQ(undisturbed.entries.size(), 800u);
+  const int coordinator = server.Find("skein-coordinator").pid();
+  const int worker = server.Find("skein-worker").pid();
+  const auto streams = OpenStreams(server.port(), kLongStream, 8);
+  for (const auto& stream : streams) ASSERT_TRUE(stream->WaitTokens(1));
+  const std::vector<MalformedCase> cases = MalformedCases();
+  EXPECT_GE(cases.size(), 40u);
+  for (const MalformedCase& test : cases) ExpectRefused(server.port(), test);
+  for (const auto& stream : streams) EXPECT_FALSE(stream->ended()) << "they ran all the time";
+  for (const auto& stream : streams) {
+    const ChatAnswer answer = stream->Join();
+    EXPECT_TRUE(answer.is_done);
+    EXPECT_EQ(answer, undisturbed);
+  }
+  EXPECT_EQ(server.Find("skein-coordinator").pid(), coordinator);
+  EXPECT_EQ(server.Find("skein-worker").pid(), worker);
+  EXPECT_GE(server.Metric("skein_bad_request_total"), 40);
+}
+
+// ---- disconnects
+
+std::string RawRequest(const ChatCall& call, Streaming streaming) {
+  const std::string body = ChatBody(call, streaming);
+  return "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+         "Content-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+TEST(ServingTest, AClientThatLeavesEndsItsRequest) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady()) << server.output();
+  EXPECT_EQ(server.Metric("skein_client_disconnects_total"), 0);
+
+  ChatStream stream(server.port(), kLongStream);
+  ASSERT_TRUE(stream.WaitTokens(3));
+  EXPECT_EQ(server.Metric("skein_requests_running"), 1);
+  stream.Leave();
+  EXPECT_TRUE(server.WaitForMetric("skein_requests_running", 0));
+  EXPECT_TRUE(server.WaitForMetric("skein_client_disconnects_total", 1));
+  EXPECT_LT(stream.Join().entries.size(), 800u);
+
+  RawConnection whole(server.port());
+  whole.Send(RawRequest(kLongStream, Streaming::kNo));
+  EXPECT_TRUE(server.WaitForMetric("skein_requests_running", 1));
+  whole.Close();
+  EXPECT_TRUE(server.WaitForMetric("skein_client_disconnects_total", 2));
+  EXPECT_TRUE(server.WaitForMetric("skein_requests_running", 0));
+  EXPECT_LT(server.Metric("skein_generation_tokens_total"), 2 * 800);
+  EXPECT_THAT(Ask(server.port(), Question("What is the capital of Vietnam?")).text,
+              HasSubstr("Hanoi"));
+}
+
+TEST(ServingTest, AClientThatLeavesTheQueueIsForgotten) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady({"--max-num-seqs", "1"})) << server.output();
+  const ChatAnswer undisturbed = Ask(server.port(), kLongStream);
+  ChatStream running(server.port(), kLongStream);
+  ASSERT_TRUE(running.WaitTokens(1));
+  const double prompt_tokens = server.Metric("skein_prompt_tokens_total");
+  for (const Streaming streaming : {Streaming::kNo, Streaming::kYes}) {
+    RawConnection waiting(server.port());
+    waiting.Send(RawRequest(kLongStream, streaming));
+    EXPECT_TRUE(server.WaitForMetric("skein_requests_waiting", 1));
+    waiting.Close();
+    EXPECT_TRUE(server.WaitForMetric("skein_requests_waiting", 0));
+  }
+  EXPECT_EQ(server.Metric("skein_client_disconnects_total"), 2);
+  EXPECT_GT(server.Metric("skein_prompt_tokens_total"), prompt_tokens) << "both were admitted";
+  EXPECT_FALSE(running.ended()) << "all of this happened beside it";
+  EXPECT_EQ(running.Join(), undisturbed);
+  EXPECT_EQ(server.Metric("skein_generation_tokens_total"), 2 * 800) << "none for nobody";
+}
+
+// ---- overload
+
+TEST(ServingTest, OverloadIsRefusedAndTheRestIsExact) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady({"--max-num-seqs", "1", "--max-num-queued-reqs", "2"}))
+      << server.output();
+  const ChatCall call = {.content = "Tell me about rivers.", .max_tokens = 400};
+  const ChatAnswer undisturbed = Ask(server.port(), call);
+  ASSERT_EQ(undisturbed.entries.size(), 400u);
+  std::vector<std::unique_ptr<ChatStream>> accepted;
+  accepted.push_back(std::make_unique<ChatStream>(server.port(), call));
+  ASSERT_TRUE(accepted[0]->WaitTokens(1)) << "it runs";
+  for (int i = 0; i < 2; ++i) {
+    accepted.push_back(std::make_unique<ChatStream>(server.port(), call));
+    ASSERT_TRUE(accepted.back()->WaitAccepted()) << "it waits";
+  }
+  EXPECT_TRUE(server.WaitForMetric("skein_requests_waiting", 2));
+  for (int i = 0; i < 5; ++i) {
+    const ChatAnswer refused = Ask(server.port(), call);
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_THAT(refused.refusal, HasSubstr("2 requests wait, at most 2 may; retry later"));
+    EXPECT_THAT(refused.refusal, HasSubstr("\"code\":\"server_overloaded\""));
+    EXPECT_GE(std::strtol(refused.retry_after.c_str(), nullptr, 10), 1);
+  }
+  EXPECT_FALSE(accepted[0]->ended()) << "all of this happened beside it";
+  for (const auto& stream : accepted) EXPECT_EQ(stream->Join(), undisturbed);
+  EXPECT_EQ(server.Metric("skein_admission_rejections_total"), 5);
+  EXPECT_TRUE(server.WaitForMetric("skein_requests_waiting", 0));
+}
+
+}  // namespace
+}  // namespace skein::tests

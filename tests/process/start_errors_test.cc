@@ -1,0 +1,166 @@
+// What cannot be served is refused before serving starts: the exit status and a text on standard
+// error that names the file, tensor or key.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "tests/process/live_server.h"
+
+namespace skein::tests {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr int kUsage = 64;
+constexpr int kModel = 65;
+constexpr int kConfiguration = 78;
+constexpr char kShard[] = "model-00002-of-00002.safetensors";
+
+// Starts with these flags and expects this end.
+void ExpectRefused(LiveServer& server, const std::vector<std::string>& flags, int code,
+                   std::vector<std::string> texts) {
+  server.Start(flags);
+  EXPECT_EQ(server.WaitForExit(), code) << server.output();
+  for (const std::string& text : texts) EXPECT_THAT(server.errors(), HasSubstr(text));
+  EXPECT_THAT(server.output(), Not(HasSubstr("worker.0: ready"))) << "it never served";
+  EXPECT_THAT(server.Alive(), IsEmpty());
+}
+
+// A copy of the demo model that a test may damage.
+std::string CopyModel(const LiveServer& server) {
+  const std::string model = server.directory() + "/model";
+  std::filesystem::copy("deploy/models/tiny-v41", model);
+  return model;
+}
+
+TEST(StartErrorsTest, ATruncatedShard) {
+  LiveServer server;
+  const std::string model = CopyModel(server);
+  const std::string shard = model + "/" + kShard;
+  std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1000);
+  ExpectRefused(server, {model}, kModel, {kShard, "child refused to start"});
+}
+
+TEST(StartErrorsTest, AMissingShard) {
+  LiveServer server;
+  const std::string model = CopyModel(server);
+  std::filesystem::remove(model + "/" + kShard);
+  ExpectRefused(server, {model}, kModel, {kShard});
+}
+
+TEST(StartErrorsTest, AConfigThatIsNoJson) {
+  LiveServer server;
+  const std::string model = CopyModel(server);
+  std::ofstream(model + "/config.json") << "{\"model_type\": ";
+  ExpectRefused(server, {model}, kModel, {"config.json", "the text ends inside a value"});
+}
+
+TEST(StartErrorsTest, AMissingTokenizer) {
+  LiveServer server;
+  const std::string model = CopyModel(server);
+  std::filesystem::remove(model + "/tokenizer.json");
+  ExpectRefused(server, {model}, kModel, {"tokenizer.json"});
+}
+
+TEST(StartErrorsTest, AContextLongerThanTheModels) {
+  LiveServer server;
+  const std::string model = CopyModel(server);
+  std::stringstream text;
+  text << std::ifstream(model + "/config.json").rdbuf();
+  std::string config = text.str();
+  const std::string key = "\"max_position_embeddings\": ";
+  const size_t at = config.find(key) + key.size();
+  config.replace(at, config.find(',', at) - at, "4096");
+  std::ofstream(model + "/config.json") << config;
+  ExpectRefused(server, {model, "--max-model-len", "4097"}, kConfiguration,
+                {"model.max_model_len is 4097, the model's config.json allows 4096"});
+}
+
+TEST(StartErrorsTest, NoModelThere) {
+  LiveServer server;
+  ExpectRefused(server, {"/no/such/model"}, kModel,
+                {"model /no/such/model: no readable config.json there"});
+}
+
+TEST(StartErrorsTest, Flags) {
+  const struct {
+    std::vector<std::string> flags;
+    int code;
+    std::vector<std::string> texts;
+  } cases[] = {
+      {{"--max-model-length", "8"},
+       kUsage,
+       {"--max-model-length: unknown flag; did you mean --max-model-len?"}},
+      {{"--max-num-seqs", "many"}, kUsage, {"--max-num-seqs: \"many\""}},
+      {{"--max-num-seqs", "0"}, kUsage, {"--max-num-seqs"}},
+      {{"--backend", "gpu9"}, kConfiguration, {"worker.backend (--backend): \"gpu9\""}},
+      {{"--kernels", "linear=gpu9"},
+       kConfiguration,
+       {"worker.kernels: linear: no backend \"gpu9\" in this build; it has"}},
+      {{"--kernels", "frobnicate=cpu"}, kConfiguration, {"worker.kernels", "frobnicate"}},
+      {{"--kernels", "linear"},
+       kConfiguration,
+       {"worker.kernels: \"linear\" must be operator=backend"}},
+      {{"--max-model-len", "2000000"}, kUsage, {"--max-model-len: 2000000"}},
+      {{"--block-size", "63"},
+       kConfiguration,
+       {"scheduler.block_size is 63, must be a multiple of"}},
+      {{"--num-blocks", "1"}, kConfiguration, {"worker.num_blocks is 1, one sequence of"}},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.flags[0] + " " + test.flags[1]);
+    LiveServer server;
+    ExpectRefused(server, test.flags, test.code, test.texts);
+  }
+}
+
+TEST(StartErrorsTest, ConfigurationFiles) {
+  const struct {
+    const char* text;
+    const char* error;
+  } cases[] = {
+      {"server:\n  prot: 8000\n", ":2: server.prot: unknown key; did you mean server.port?"},
+      {"sever:\n  port: 8000\n", ":1: sever: unknown key"},
+      {"server:\n  port: eight\n", ":2: server.port: \"eight\""},
+      {"server:\n  port: 1\n  port: 2\n", ":3: server.port: "},
+      {"scheduler:\n  lanes: 3\n", ":2: scheduler.lanes: "},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.text);
+    LiveServer server;
+    const std::string file = server.directory() + "/skein.yaml";
+    std::ofstream(file) << test.text;
+    ExpectRefused(server, {"--config", file}, kConfiguration, {file + test.error});
+  }
+}
+
+TEST(StartErrorsTest, APortInUse) {
+  const worker::Descriptor holder(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const raw = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(::bind(holder.get(), raw, size), 0);
+  ASSERT_EQ(::listen(holder.get(), 1), 0);
+  ASSERT_EQ(::getsockname(holder.get(), raw, &size), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  LiveServer server;
+  ExpectRefused(server, {"--port", port}, kConfiguration,
+                {"cannot listen on 127.0.0.1:" + port + ": Address already in use"});
+}
+
+}  // namespace
+}  // namespace skein::tests

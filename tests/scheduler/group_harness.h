@@ -1,0 +1,171 @@
+// A GroupScheduler with a FakeWorker behind it: every call is followed by CheckInvariants, every
+// delta is kept per sequence. Owns both. Thread: the test's.
+// Must never: change state of the scheduler past its interface.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/group_scheduler.h"
+#include "scheduler/invariants.h"
+#include "tests/scheduler/fake_worker.h"
+
+namespace skein::tests {
+
+struct HarnessSetup {
+  uint32_t max_num_seqs = 4;
+  uint32_t budget = 64;
+  uint32_t lanes = 1;
+  uint32_t block_tokens = 4;
+  uint32_t num_blocks = 64;
+  uint32_t max_model_len = 64;
+  uint32_t queued_requests_max = 100;
+  uint64_t queued_tokens_max = 10'000;
+};
+
+inline scheduler::SchedulerLimits LimitsOf(const HarnessSetup& setup) {
+  scheduler::SchedulerLimits limits;
+  limits.max_num_seqs = setup.max_num_seqs;
+  limits.max_num_batched_tokens = setup.budget;
+  limits.lanes = setup.lanes;
+  limits.admission = {setup.queued_requests_max, setup.queued_tokens_max};
+  return limits;
+}
+
+inline protocol::CacheGeometry GeometryOf(const HarnessSetup& setup) {
+  return {setup.block_tokens, setup.num_blocks, setup.max_num_seqs, setup.budget,
+          setup.max_model_len};
+}
+
+// What a sequence got so far.
+struct Outcome {
+  std::vector<int32_t> tokens;
+  std::optional<scheduler::EndReason> ended;
+  absl::Status error;
+  bool cancelled = false;
+  uint64_t num_steps = 0;
+  bool over() const { return ended.has_value() || !error.ok() || cancelled; }
+};
+
+class GroupHarness {
+ public:
+  explicit GroupHarness(const HarnessSetup& setup)
+      : setup_(setup), scheduler_(LimitsOf(setup)), pending_(setup.lanes) {}
+
+  void Start(uint64_t epoch = 1) {
+    worker_.Restart(GeometryOf(setup_));
+    Take(scheduler_.StartEpoch(protocol::GroupId(0), protocol::RankId(0), protocol::Epoch(epoch),
+                               GeometryOf(setup_)));
+    Check("StartEpoch");
+  }
+  void Abort() {
+    Take(scheduler_.AbortInflight());
+    for (auto& result : pending_) result.reset();
+    Check("AbortInflight");
+  }
+  void Resize(uint32_t num_blocks, uint32_t max_model_len) {
+    setup_.num_blocks = num_blocks;
+    setup_.max_model_len = max_model_len;
+  }
+
+  absl::Status Add(uint64_t id, std::vector<int32_t> prompt, protocol::StopConditions stop,
+                   int32_t priority = 0) {
+    scheduler::NewSequence sequence;
+    sequence.id = protocol::SequenceId(id);
+    sequence.prompt = std::move(prompt);
+    sequence.stop = std::move(stop);
+    sequence.priority = priority;
+    absl::Status status = scheduler_.AddSequence(std::move(sequence));
+    Check("AddSequence");
+    return status;
+  }
+  // A sequence of `prompt` tokens that differ by id, `generated` tokens long.
+  absl::Status AddSimple(uint64_t id, size_t prompt, int32_t generated, int32_t priority = 0) {
+    std::vector<int32_t> tokens;
+    for (size_t i = 0; i < prompt; ++i) tokens.push_back(static_cast<int32_t>(id * 100 + i));
+    return Add(id, std::move(tokens), StopAt(generated), priority);
+  }
+  bool Cancel(uint64_t id) {
+    const bool gone = scheduler_.CancelSequence(protocol::SequenceId(id));
+    Check("CancelSequence");
+    return gone;
+  }
+
+  // Plans a lane and lets the worker run it; the result waits for Deliver.
+  std::optional<protocol::StepPlan> Plan(uint32_t lane = 0) {
+    std::optional<protocol::StepPlan> plan = scheduler_.PlanStep(lane);
+    Check("PlanStep");
+    if (plan) pending_[lane] = worker_.Run(*plan);
+    EXPECT_EQ(worker_.defect(), "");
+    return plan;
+  }
+  bool waiting(uint32_t lane) const { return pending_[lane].has_value(); }
+  const protocol::StepResult& result(uint32_t lane = 0) const { return *pending_[lane]; }
+  absl::Status Deliver(uint32_t lane = 0) {
+    const protocol::StepResult result = *std::exchange(pending_[lane], std::nullopt);
+    return Commit(result);
+  }
+  absl::Status Commit(const protocol::StepResult& result) {
+    absl::StatusOr<scheduler::StepCommit> commit = scheduler_.CommitStep(result);
+    Check("CommitStep");
+    if (!commit.ok()) return commit.status();
+    EXPECT_EQ(commit->lane, result.lane);
+    Take(std::move(commit->deltas));
+    return absl::OkStatus();
+  }
+  // Runs every lane until nothing can be planned; false if that takes more than `steps` steps.
+  bool Finish(int steps = 1000) {
+    for (int i = 0; i < steps; ++i) {
+      bool any = false;
+      for (uint32_t lane = 0; lane < setup_.lanes; ++lane) {
+        if (!waiting(lane)) continue;
+        EXPECT_TRUE(Deliver(lane).ok());
+        any = true;
+      }
+      for (uint32_t lane = 0; lane < setup_.lanes; ++lane) any = Plan(lane).has_value() || any;
+      if (!any) return scheduler_.empty();
+    }
+    return false;
+  }
+
+  scheduler::GroupScheduler& scheduler() { return scheduler_; }
+  const Outcome& outcome(uint64_t id) { return outcomes_[id]; }
+  uint32_t max_model_len() const { return setup_.max_model_len; }
+  std::vector<int32_t> Alone(uint64_t id, size_t prompt, int32_t generated) const {
+    std::vector<int32_t> tokens;
+    for (size_t i = 0; i < prompt; ++i) tokens.push_back(static_cast<int32_t>(id * 100 + i));
+    return DecodeAlone(std::move(tokens), StopAt(generated), setup_.max_model_len);
+  }
+
+ private:
+  void Check(const char* after) {
+    const absl::Status status = scheduler::CheckInvariants(scheduler_);
+    EXPECT_TRUE(status.ok()) << "after " << after << ": " << status;
+  }
+  void Take(std::vector<scheduler::SequenceDelta> deltas) {
+    for (scheduler::SequenceDelta& delta : deltas) {
+      Outcome& outcome = outcomes_[delta.sequence.value()];
+      EXPECT_FALSE(outcome.over()) << "sequence " << delta.sequence << " goes on after its end";
+      for (const scheduler::CommittedToken& token : delta.tokens) {
+        outcome.tokens.push_back(token.token);
+      }
+      outcome.ended = delta.ended;
+      outcome.error = delta.error;
+      outcome.cancelled = delta.cancelled;
+      outcome.num_steps = delta.num_steps;
+    }
+  }
+
+  HarnessSetup setup_;
+  scheduler::GroupScheduler scheduler_;
+  FakeWorker worker_;
+  std::vector<std::optional<protocol::StepResult>> pending_;
+  std::map<uint64_t, Outcome> outcomes_;
+};
+
+}  // namespace skein::tests

@@ -1,0 +1,117 @@
+// A broken state is named by the number of its invariant and its values. The sequences are plain
+// state behind const pointers, so that a test can break them.
+#include "scheduler/invariants.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/scheduler/group_harness.h"
+
+namespace skein::tests {
+namespace {
+
+using scheduler::Sequence;
+using ::testing::HasSubstr;
+
+// Sequence 1 in flight with 3 tokens, 2 running between steps in the other lane, 3 queued.
+class BrokenState : public ::testing::Test {
+ protected:
+  BrokenState() : scheduler_(LimitsOf(kSetup)) {
+    scheduler_.StartEpoch(protocol::GroupId(0), protocol::RankId(0), protocol::Epoch(1),
+                          GeometryOf(kSetup));
+    Add(1);
+    Add(2);
+    in_flight_ = *scheduler_.PlanStep(0);
+    FakeWorker worker;
+    worker.Restart(GeometryOf(kSetup));
+    EXPECT_TRUE(scheduler_.CommitStep(worker.Run(*scheduler_.PlanStep(1))).ok());
+    Add(3);
+  }
+
+  void Add(uint64_t id) {
+    scheduler::NewSequence sequence;
+    sequence.id = protocol::SequenceId(id);
+    sequence.prompt = {1, 2, 3};
+    sequence.stop.max_tokens = 5;
+    EXPECT_TRUE(scheduler_.AddSequence(sequence).ok());
+  }
+  Sequence& At(uint64_t id) { return *scheduler_.sequences().at(protocol::SequenceId(id)); }
+
+  // Breaks a sequence, expects the text, and mends it.
+  void Expect(uint64_t id, const std::function<void(Sequence&)>& damage, const std::string& text) {
+    Sequence& sequence = At(id);
+    const Sequence whole = sequence;
+    damage(sequence);
+    const absl::Status status = CheckInvariants(scheduler_);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+    sequence = whole;
+    EXPECT_TRUE(CheckInvariants(scheduler_).ok()) << text;
+  }
+
+  static constexpr HarnessSetup kSetup = {.max_num_seqs = 2, .lanes = 2, .num_blocks = 6};
+  scheduler::GroupScheduler scheduler_;
+  protocol::StepPlan in_flight_;
+};
+
+TEST_F(BrokenState, AWholeStatePasses) {
+  ASSERT_EQ(scheduler_.num_running(), 2U);
+  ASSERT_EQ(scheduler_.num_queued(), 1U);
+  EXPECT_TRUE(CheckInvariants(scheduler_).ok());
+}
+
+TEST_F(BrokenState, BlocksWithWrongHoldersAreNamed) {
+  Expect(1, [](Sequence& s) { s.blocks.clear(); },
+         "scheduler invariant 1: block 0 has 1 references, tables hold 0");
+  Expect(2, [](Sequence& s) { s.blocks.emplace_back(0U); },
+         "scheduler invariant 1: block 0 has 1 references, tables hold 2");
+  Expect(3, [](Sequence& s) { s.blocks.emplace_back(5U); },
+         "scheduler invariant 1: block 5 has 0 references, tables hold 1");
+}
+
+TEST_F(BrokenState, SlotsAreNamed) {
+  Expect(1, [](Sequence& s) { s.slot.reset(); },
+         "scheduler invariant 2: running sequence 1 has no slot");
+  Expect(1, [](Sequence& s) { s.slot = protocol::SlotId(1); },
+         "scheduler invariant 2: slot 1 has two sequences");
+}
+
+TEST_F(BrokenState, CountersAreNamed) {
+  Expect(2, [](Sequence& s) { s.planned = 9; },
+         "scheduler invariant 3: sequence 2 computed 3, planned 9, has 4 tokens");
+  Expect(2, [](Sequence& s) { s.computed = 4; },
+         "scheduler invariant 3: sequence 2 computed 4, planned 3, has 4 tokens");
+  Expect(2,
+         [](Sequence& s) {
+           s.tokens.assign(9, 1);
+           s.planned = s.computed = 9;
+         },
+         "scheduler invariant 3: sequence 2 planned 9 tokens in 4");
+}
+
+TEST_F(BrokenState, QueueMembershipIsNamed) {
+  Expect(3, [](Sequence& s) { s.slot = protocol::SlotId(0); },
+         "scheduler invariant 4: queued sequence 3 holds a slot, blocks or a step");
+  Expect(3, [](Sequence& s) { s.state = scheduler::SequenceState::kRunning; },
+         "scheduler invariant 4: running sequence 3 is queued");
+  Expect(2, [](Sequence& s) { s.state = scheduler::SequenceState::kQueued; },
+         "scheduler invariant 4: queued sequence 2");
+}
+
+TEST_F(BrokenState, StepsInFlightAreNamed) {
+  Expect(2, [](Sequence& s) { s.in_flight = true; },
+         "scheduler invariant 6: sequence 2 in flight 1, computed 3, planned 3");
+  Expect(1, [](Sequence& s) { s.lane = 1; },
+         "scheduler invariant 6: the step of lane 0 names sequence 1");
+  Expect(2,
+         [](Sequence& s) {
+           s.in_flight = true;
+           s.planned = 4;
+         },
+         "scheduler invariant 6: sequence 2 is in flight in no step");
+}
+
+}  // namespace
+}  // namespace skein::tests

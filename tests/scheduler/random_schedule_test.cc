@@ -1,0 +1,170 @@
+// Random operations over tiny configurations: invariants after every call, every output equal to
+// sequential decoding, and everything finished once faults stop. A seed names a run.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/scheduler/group_harness.h"
+
+namespace skein::tests {
+namespace {
+
+class RandomRun {
+ public:
+  explicit RandomRun(uint32_t seed) : random_(seed), setup_(Setup()), harness_(setup_) {
+    harness_.Start(++epoch_);
+  }
+
+  void Run(int operations) {
+    for (int i = 0; i < operations; ++i) Operate();
+    Settle();
+  }
+
+ private:
+  struct Expected {
+    std::vector<int32_t> prompt;
+    protocol::StopConditions stop;
+    bool cancelled = false;
+    bool unchecked = false;  // added while no geometry was known
+  };
+
+  uint32_t Pick(uint32_t low, uint32_t high) {
+    return std::uniform_int_distribution<uint32_t>(low, high)(random_);
+  }
+
+  HarnessSetup Setup() {
+    HarnessSetup setup;
+    setup.max_num_seqs = Pick(1, 3);
+    setup.budget = Pick(1, 8);
+    setup.lanes = Pick(1, 2);
+    setup.block_tokens = Pick(1, 4);
+    setup.num_blocks = Pick(1, 4);
+    setup.max_model_len = Pick(2, 20);
+    setup.queued_requests_max = Pick(1, 6);
+    setup.queued_tokens_max = Pick(4, 40);
+    return setup;
+  }
+
+  void Operate() {
+    const uint32_t lane = Pick(0, setup_.lanes - 1);
+    const uint32_t what = Pick(0, 99);
+    if (what < 20) {
+      Add();
+    } else if (what < 58) {
+      harness_.Plan(lane);
+    } else if (what < 90) {
+      if (harness_.waiting(lane)) {
+        EXPECT_TRUE(harness_.Deliver(lane).ok());
+      }
+    } else if (what < 94) {
+      if (last_id_ > 0) Cancel(Pick(1, last_id_));
+    } else if (what < 97) {
+      if (harness_.waiting(lane)) Refuse(lane);
+    } else {
+      ChangeEpoch();
+    }
+  }
+
+  void Add() {
+    Expected expected;
+    const uint32_t length = Pick(0, 6);
+    for (uint32_t i = 0; i < length; ++i) {
+      expected.prompt.push_back(static_cast<int32_t>(Pick(0, 49)));
+    }
+    expected.stop.max_tokens = static_cast<int32_t>(Pick(0, 8));
+    expected.stop.min_tokens = static_cast<int32_t>(Pick(0, 3));
+    for (uint32_t i = Pick(0, 4); i > 0; --i) {
+      expected.stop.stop_token_ids.push_back(static_cast<int32_t>(Pick(0, 49)));
+    }
+    const size_t before = harness_.scheduler().sequences().size();
+    const absl::Status status = harness_.Add(last_id_ + 1, expected.prompt, expected.stop,
+                                             static_cast<int32_t>(Pick(0, 2)) - 1);
+    if (!status.ok()) {
+      EXPECT_EQ(harness_.scheduler().sequences().size(), before);
+      return;
+    }
+    expected.unchecked = !harness_.scheduler().has_epoch();
+    expected_[++last_id_] = std::move(expected);
+  }
+
+  void Cancel(uint32_t id) {
+    if (harness_.outcome(id).over()) return;
+    harness_.Cancel(id);
+    expected_[id].cancelled = true;
+  }
+
+  // A result that answers another plan changes nothing.
+  void Refuse(uint32_t lane) {
+    protocol::StepResult wrong = harness_.result(lane);
+    switch (Pick(0, 2)) {
+      case 0:
+        wrong.step = wrong.step.Next();
+        break;
+      case 1:
+        wrong.epoch = wrong.epoch.Next();
+        break;
+      default:
+        wrong.sequences.push_back(wrong.sequences.front());
+    }
+    EXPECT_EQ(harness_.Commit(wrong).code(), absl::StatusCode::kInvalidArgument);
+  }
+
+  void ChangeEpoch() {
+    harness_.Abort();
+    // Sometimes another worker takes over, with a smaller or larger cache.
+    if (Pick(0, 3) == 0) {
+      resized_ = true;
+      harness_.Resize(Pick(1, 4), setup_.max_model_len);
+    }
+    if (Pick(0, 1) == 0) Add();
+    harness_.Start(++epoch_);
+  }
+
+  // Faults stop: everything ends within a bound, with the tokens of sequential decoding.
+  void Settle() {
+    ASSERT_TRUE(harness_.Finish(20'000)) << "something never finishes";
+    const scheduler::GroupScheduler& scheduler = harness_.scheduler();
+    EXPECT_EQ(scheduler.block_pool()->num_free(), scheduler.block_pool()->num_blocks());
+    EXPECT_EQ(scheduler.num_queued(), 0U);
+    for (const auto& [id, expected] : expected_) {
+      const Outcome& outcome = harness_.outcome(id);
+      const std::vector<int32_t> alone =
+          DecodeAlone(expected.prompt, expected.stop, setup_.max_model_len);
+      if (expected.cancelled || !outcome.error.ok()) {
+        EXPECT_TRUE(expected.cancelled || expected.unchecked || resized_) << outcome.error;
+        ASSERT_LE(outcome.tokens.size(), alone.size()) << "sequence " << id;
+        EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), alone.begin()));
+        continue;
+      }
+      EXPECT_TRUE(outcome.ended.has_value()) << "sequence " << id;
+      EXPECT_EQ(outcome.tokens, alone) << "sequence " << id;
+    }
+  }
+
+  std::mt19937 random_;
+  const HarnessSetup setup_;
+  GroupHarness harness_;
+  uint64_t epoch_ = 0;
+  uint32_t last_id_ = 0;
+  bool resized_ = false;
+  std::map<uint64_t, Expected> expected_;
+};
+
+TEST(RandomSchedule, EveryOutputEqualsSequentialDecoding) {
+  for (uint32_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomRun(seed).Run(150);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(RandomSchedule, LongRunsInOneConfiguration) {
+  for (uint32_t seed = 1001; seed <= 1010; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomRun(seed).Run(3000);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace skein::tests

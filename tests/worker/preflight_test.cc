@@ -1,0 +1,124 @@
+// What is checked before a worker registers: sizes against the model, memory, the manifest.
+#include "worker/preflight.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/register.h"
+#include "kernels/reference/register.h"
+
+namespace skein::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+class PreflightTest : public ::testing::Test {
+ protected:
+  PreflightTest() {
+    config_.model.path = "deploy/models/tiny-v41";
+    config_.worker.backend = "cpu";
+    config_.model.max_model_len = 1000;
+    config_.scheduler.max_num_seqs = 8;
+    config_.scheduler.max_num_batched_tokens = 32;
+    config_.worker.num_blocks = 40;
+    EXPECT_TRUE(kernels::RegisterReferenceKernels(registry_).ok());
+    EXPECT_TRUE(kernels::RegisterCpuKernels(registry_, kernels::CpuIsa::kAuto).ok());
+  }
+
+  protocol::Config config_;
+  const ModelSpec spec_ = *ModelSpec::Load("deploy/models/tiny-v41");
+  kernels::KernelRegistry registry_;
+};
+
+TEST_F(PreflightTest, SizesComeFromTheConfiguration) {
+  const auto options = PlanLoad(config_, spec_);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->model_dir, "deploy/models/tiny-v41");
+  EXPECT_EQ(options->limits.max_rows, 32);
+  EXPECT_EQ(options->limits.max_samples, 8);
+  EXPECT_EQ(options->limits.max_model_len, 1000);
+  EXPECT_EQ(options->limits.max_top, 20);
+  EXPECT_EQ(options->block_tokens, 64);
+  EXPECT_EQ(options->num_blocks, 40);
+  EXPECT_EQ(options->num_slots, 8);
+  EXPECT_EQ(options->numerics.wide, kernels::DType::kF32);
+  EXPECT_EQ(Geometry(*options), (protocol::CacheGeometry{64, 40, 8, 32, 1000}));
+  config_.worker.backend = "reference";
+  EXPECT_EQ(PlanLoad(config_, spec_)->numerics.wide, kernels::DType::kF64);
+}
+
+TEST_F(PreflightTest, FewerRowsThanSequencesBoundTheSamples) {
+  config_.scheduler.max_num_batched_tokens = 3;
+  EXPECT_EQ(PlanLoad(config_, spec_)->limits.max_samples, 3);
+}
+
+TEST_F(PreflightTest, BlocksForEverySequenceWhenNotGiven) {
+  config_.worker.num_blocks = 0;
+  const auto options = PlanLoad(config_, spec_);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->num_blocks, 16 * 8) << "1000 tokens need 16 blocks of 64";
+}
+
+TEST_F(PreflightTest, RefusesWhatTheModelCannotDo) {
+  config_.scheduler.block_size = 63;
+  EXPECT_EQ(PlanLoad(config_, spec_).status().message(),
+            "scheduler.block_size is 63, must be a multiple of 2, the compression ratios of the "
+            "model");
+  config_.scheduler.block_size = 64;
+  config_.model.max_model_len = 1048577;
+  EXPECT_EQ(PlanLoad(config_, spec_).status().message(),
+            "model.max_model_len is 1048577, the model's config.json allows 1048576");
+}
+
+TEST_F(PreflightTest, RefusesBlocksThatHoldNoWholeSequence) {
+  config_.worker.num_blocks = 15;
+  const absl::Status status = PlanLoad(config_, spec_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "worker.num_blocks is 15, one sequence of max_model_len 1000 tokens needs 16");
+}
+
+TEST_F(PreflightTest, RefusesCachesBeyondTheFreeMemory) {
+  config_.scheduler.block_size = 1 << 16;
+  config_.worker.num_blocks = 1 << 24;
+  const absl::Status status = PlanLoad(config_, spec_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("lower model.max_model_len, scheduler.max_num_seqs or worker.num_blocks"));
+}
+
+TEST_F(PreflightTest, TheManifestIsTheBackendWithOverrides) {
+  config_.worker.kernels = "linear=reference,top_k=reference";
+  const auto manifest = PlanManifest(config_, registry_);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->backend(kernels::OpId::kLinear), "reference");
+  EXPECT_EQ(manifest->backend(kernels::OpId::kTopK), "reference");
+  EXPECT_EQ(manifest->backend(kernels::OpId::kRmsNorm), "cpu");
+}
+
+TEST_F(PreflightTest, RefusesUnknownBackendsAndOperators) {
+  auto error = [&](std::string backend, std::string kernels) {
+    config_.worker.backend = std::move(backend);
+    config_.worker.kernels = std::move(kernels);
+    return std::string(PlanManifest(config_, registry_).status().message());
+  };
+  EXPECT_EQ(error("gpu", ""),
+            "worker.backend: no backend \"gpu\" in this build; it has cpu, reference, "
+            "reference-float");
+  EXPECT_THAT(error("cpu", "linear=gpu"),
+              HasSubstr("worker.kernels: linear: no backend \"gpu\" in this build"));
+  EXPECT_EQ(error("cpu", "linear"), "worker.kernels: \"linear\" must be operator=backend");
+  EXPECT_EQ(error("cpu", "a=b=c"), "worker.kernels: \"a=b=c\" must be operator=backend");
+  const std::string unknown = error("cpu", "linaer=reference,wibble=cpu");
+  EXPECT_THAT(unknown, HasSubstr("worker.kernels: "));
+  EXPECT_THAT(unknown, HasSubstr("linaer"));
+  EXPECT_THAT(unknown, HasSubstr("wibble"));
+}
+
+TEST(Preflight, ThisProcessMayUseAProcessor) {
+  EXPECT_GE(UsableProcessors(), 1);
+  EXPECT_LE(UsableProcessors(), 1 << 12);
+}
+
+}  // namespace
+}  // namespace skein::worker

@@ -1,0 +1,168 @@
+// Plans run in order on the device thread with the real demo model; refusals and bounds.
+#include "worker/step_executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <semaphore>
+
+#include "tests/worker/tiny_model.h"
+
+namespace skein::tests {
+namespace {
+
+using protocol::StepId;
+using protocol::StepPlan;
+using protocol::StepResult;
+using protocol::StepStatus;
+using ::testing::HasSubstr;
+
+class WaitingWaker final : public protocol::Waker {
+ public:
+  void Wake() override { semaphore_.release(); }
+  void Wait() { semaphore_.acquire(); }
+
+ private:
+  std::counting_semaphore<> semaphore_{0};
+};
+
+// `tokens` of one sequence from position `first` on.
+StepPlan Plan(uint64_t step, std::vector<int32_t> tokens, uint32_t first = 0) {
+  StepPlan plan;
+  plan.group = protocol::GroupId(2);
+  plan.epoch = protocol::Epoch(5);
+  plan.step = StepId(step);
+  plan.lane = 1;
+  protocol::SequenceStep sequence;
+  sequence.sequence = protocol::SequenceId(7);
+  sequence.fresh_slot = first == 0;
+  sequence.first_position = first;
+  sequence.tokens = std::move(tokens);
+  sequence.table_size_before = first == 0 ? 0 : 1;
+  if (first == 0) sequence.new_blocks = {protocol::BlockId(3)};
+  sequence.sample = true;
+  sequence.sampling.temperature = 0;
+  sequence.sampling.num_top_logprobs = 3;
+  plan.sequences.push_back(std::move(sequence));
+  return plan;
+}
+
+TEST(RunPlan, SummarisesTheSampledRow) {
+  TinyModel tiny({});
+  ASSERT_TRUE(tiny.ok());
+  const StepResult result = worker::RunPlan(tiny.model(), Plan(1, {0, 1415, 2824, 487}));
+  EXPECT_EQ(result.status, StepStatus::kOk) << result.message;
+  EXPECT_EQ(result.group, protocol::GroupId(2));
+  EXPECT_EQ(result.epoch, protocol::Epoch(5));
+  EXPECT_EQ(result.step, StepId(1));
+  EXPECT_EQ(result.lane, 1U);
+  ASSERT_EQ(result.sequences.size(), 1U);
+  ASSERT_EQ(result.sequences[0].rows.size(), 1U);
+  const protocol::RowSummary& row = result.sequences[0].rows[0];
+  EXPECT_EQ(row.position, 4U);
+  EXPECT_EQ(row.flags, 0U);
+  EXPECT_EQ(row.plain_token, row.argmax_token) << "temperature 0";
+  ASSERT_EQ(row.top.size(), 3U);
+  EXPECT_EQ(row.top[0].token, row.argmax_token);
+  EXPECT_EQ(row.top[0].logprob, row.argmax_logprob);
+  EXPECT_GE(row.top[0].logprob, row.top[1].logprob);
+  EXPECT_GE(row.top[1].logprob, row.top[2].logprob);
+  EXPECT_LT(row.plain_logprob, 0);
+}
+
+TEST(RunPlan, AChunkWithoutSamplingHasNoRows) {
+  TinyModel tiny({});
+  ASSERT_TRUE(tiny.ok());
+  StepPlan plan = Plan(1, {0, 1415});
+  plan.sequences[0].sample = false;
+  const StepResult result = worker::RunPlan(tiny.model(), plan);
+  EXPECT_EQ(result.status, StepStatus::kOk);
+  ASSERT_EQ(result.sequences.size(), 1U);
+  EXPECT_TRUE(result.sequences[0].rows.empty());
+}
+
+TEST(RunPlan, AnEmptyPlanIsDoneAtOnce) {
+  TinyModel tiny({});
+  ASSERT_TRUE(tiny.ok());
+  const StepResult result = worker::RunPlan(tiny.model(), StepPlan{});
+  EXPECT_EQ(result.status, StepStatus::kOk);
+  EXPECT_TRUE(result.sequences.empty());
+}
+
+TEST(RunPlan, AContradictionIsRefusedByName) {
+  TinyModel tiny({});
+  ASSERT_TRUE(tiny.ok());
+  const StepResult result = worker::RunPlan(tiny.model(), Plan(4, {5}, 9));
+  EXPECT_EQ(result.status, StepStatus::kRefused);
+  EXPECT_EQ(result.message, "sequence 7: slot 0 does not hold it");
+  EXPECT_EQ(result.step, StepId(4));
+  EXPECT_TRUE(result.sequences.empty());
+}
+
+class StepExecutorTest : public ::testing::Test {
+ protected:
+  // Results until `count` are there.
+  std::vector<StepResult> Await(worker::StepExecutor& executor, size_t count) {
+    std::vector<StepResult> all;
+    while (all.size() < count) {
+      waker_.Wait();
+      for (StepResult& result : executor.TakeResults()) all.push_back(std::move(result));
+    }
+    return all;
+  }
+
+  TinyModel tiny_{TinySetup{}};
+  WaitingWaker waker_;
+};
+
+TEST_F(StepExecutorTest, RunsPlansInOrderAndWakesTheActor) {
+  ASSERT_TRUE(tiny_.ok());
+  const StepResult alone = worker::RunPlan(tiny_.model(), Plan(1, {0, 1415, 2824}));
+  tiny_.model().input().Reset();
+  worker::StepExecutor executor(tiny_.Take(), waker_);
+  ASSERT_TRUE(executor.Submit(Plan(1, {0, 1415})).ok());
+  ASSERT_TRUE(executor.Submit(Plan(2, {2824}, 2)).ok());
+  const std::vector<StepResult> results = Await(executor, 2);
+  EXPECT_EQ(results[0].step, StepId(1));
+  EXPECT_EQ(results[1].step, StepId(2));
+  EXPECT_EQ(results[1].sequences, alone.sequences) << "chunks change no bit";
+}
+
+TEST_F(StepExecutorTest, ResetForgetsEverySequenceInOrder) {
+  ASSERT_TRUE(tiny_.ok());
+  worker::StepExecutor executor(tiny_.Take(), waker_);
+  ASSERT_TRUE(executor.Submit(Plan(1, {0, 1415})).ok());
+  ASSERT_TRUE(executor.Reset().ok());
+  ASSERT_TRUE(executor.Submit(Plan(2, {2824}, 2)).ok());
+  ASSERT_TRUE(executor.Submit(Plan(3, {0, 5})).ok());
+  const std::vector<StepResult> results = Await(executor, 3);
+  EXPECT_EQ(results[0].status, StepStatus::kOk);
+  EXPECT_EQ(results[1].status, StepStatus::kRefused);
+  EXPECT_THAT(results[1].message, HasSubstr("slot 0 does not hold it"));
+  EXPECT_EQ(results[2].status, StepStatus::kOk);
+}
+
+TEST_F(StepExecutorTest, PlansWithoutAnswerAreBounded) {
+  ASSERT_TRUE(tiny_.ok());
+  worker::StepExecutor executor(tiny_.Take(), waker_);
+  for (uint64_t step = 1; step <= 16; ++step) {
+    ASSERT_TRUE(executor.Submit(Plan(step, {0, 5})).ok()) << step;
+  }
+  const absl::Status full = executor.Submit(Plan(17, {0, 5}));
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(full.message(), "16 plans wait for their results, at most 16");
+  EXPECT_EQ(Await(executor, 16).back().step, StepId(16));
+  EXPECT_TRUE(executor.Submit(Plan(18, {0, 5})).ok());
+  EXPECT_EQ(Await(executor, 1)[0].step, StepId(18));
+}
+
+TEST_F(StepExecutorTest, EndsWithPlansThatNobodyWaitsFor) {
+  ASSERT_TRUE(tiny_.ok());
+  worker::StepExecutor executor(tiny_.Take(), waker_);
+  for (uint64_t step = 1; step <= 10; ++step) {
+    ASSERT_TRUE(executor.Submit(Plan(step, {0, 5})).ok());
+  }
+}
+
+}  // namespace
+}  // namespace skein::tests

@@ -1,0 +1,61 @@
+// The demo model on the cpu backend, loaded for one test with its own threads.
+// Owns registry, threads and model. Thread: the test's.
+// Must never: depend on anything but its arguments.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "kernels/cpu/register.h"
+#include "kernels/cpu/thread_pool.h"
+#include "worker/loaded_model.h"
+
+namespace skein::tests {
+
+struct TinySetup {
+  int threads = 1;
+  int max_rows = 64;
+  int max_samples = 8;
+  int max_model_len = 256;
+  int num_blocks = 64;
+  int num_slots = 8;
+};
+
+inline worker::LoadOptions TinyOptions(const TinySetup& setup) {
+  worker::LoadOptions options;
+  options.model_dir = "deploy/models/tiny-v41";
+  options.numerics = worker::Numerics::Model();
+  options.limits.max_rows = setup.max_rows;
+  options.limits.max_samples = setup.max_samples;
+  options.limits.max_model_len = setup.max_model_len;
+  options.block_tokens = 32;
+  options.num_blocks = setup.num_blocks;
+  options.num_slots = setup.num_slots;
+  return options;
+}
+
+class TinyModel {
+ public:
+  explicit TinyModel(const TinySetup& setup) : threads_(setup.threads) {
+    EXPECT_TRUE(kernels::RegisterCpuKernels(registry_, kernels::CpuIsa::kAuto).ok());
+    worker::LoadOptions options = TinyOptions(setup);
+    options.stream.handle = &threads_;
+    auto loaded = worker::LoadedModel::Load(registry_, kernels::KernelManifest::Uniform("cpu"),
+                                            options);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    if (loaded.ok()) model_ = *std::move(loaded);
+  }
+
+  bool ok() const { return model_ != nullptr; }
+  worker::LoadedModel& model() { return *model_; }
+  // Hands the model over; the threads stay here.
+  std::unique_ptr<worker::LoadedModel> Take() { return std::move(model_); }
+
+ private:
+  kernels::KernelRegistry registry_;
+  kernels::cpu::ThreadPool threads_;
+  std::unique_ptr<worker::LoadedModel> model_;
+};
+
+}  // namespace skein::tests

@@ -24,7 +24,7 @@ constexpr absl::Duration kDrainGrace = absl::Seconds(2);
 constexpr double kQueueSeconds = 4;
 constexpr uint64_t kQueueStepsMin = 16;
 
-// A request is one sequence for now: the ids are the same number.
+// A request is one sequence: the ids are the same number.
 SequenceId SequenceOf(RequestId id) { return SequenceId(id.value()); }
 RequestId RequestOf(SequenceId id) { return RequestId(id.value()); }
 
@@ -66,7 +66,7 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
       .Field("blocks", message.geometry.num_blocks);
   // A member that registers again has left its epoch.
   if (workers_.member() && workers_.member()->worker == worker) {
-    EndEpoch("registered_again", "the worker registered again");
+    EndEpoch(scheduler::AbortCause::kWorkerLost, "registered_again", "the worker registered again");
   }
   if (const absl::Status status = workers_.Register(worker, message); !status.ok()) {
     SKEIN_LOG(kError, "worker refused").Field("reason", protocol::StatusText(status));
@@ -89,9 +89,8 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
                          const protocol::GroupFormed& message) {
   if (!workers_.Confirm(envelope.from, message)) return;
   const GroupMember& member = *workers_.member();
-  const std::vector<scheduler::SequenceDelta> gone =
-      scheduler_.StartEpoch(member.group, member.rank, member.epoch,
-                            workers_.registration(member.worker).geometry);
+  const std::vector<scheduler::SequenceDelta> gone = scheduler_.StartEpoch(
+      member.group, member.rank, member.epoch, workers_.registration(member.worker).geometry);
   for (const scheduler::SequenceDelta& delta : gone) Deliver(delta, context.Now());
   door_.SetReady(true);
   SKEIN_LOG(kInfo, "group ready").Field("group", member.group).Field("epoch", member.epoch);
@@ -113,7 +112,7 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
       workers_.member()->epoch != message.epoch) {
     return;
   }
-  EndEpoch("step_failed", message.reason);
+  EndEpoch(scheduler::AbortCause::kWorkerLost, "step_failed", message.reason);
   FormGroup(context);
 }
 
@@ -139,24 +138,30 @@ void ControlLoop::OnMessage(Context& context, Envelope envelope) {
                              std::is_same_v<M, protocol::AbortEpoch>) {
           Handle(context, envelope, message);
         } else {
-          SKEIN_LOG(kWarn, "message for workers dropped").Field("worker", envelope.from.node);
+          static_assert(
+              std::is_same_v<M, protocol::StepPlan> || std::is_same_v<M, protocol::FormGroup> ||
+              std::is_same_v<M, protocol::LeaseGrant> || std::is_same_v<M, protocol::Drain> ||
+              std::is_same_v<M, protocol::Drained> || std::is_same_v<M, protocol::Shutdown>);
+          SKEIN_LOG(kWarn, "unexpected message dropped").Field("worker", envelope.from.node);
         }
       },
       envelope.message);
 }
 
-void ControlLoop::EndEpoch(std::string_view cause, std::string_view reason) {
+void ControlLoop::EndEpoch(scheduler::AbortCause abort, std::string_view cause,
+                           std::string_view reason) {
   door_.SetReady(false);
   results_.clear();
   workers_.Dissolve();
   if (!scheduler_.has_epoch()) return;
   SKEIN_LOG(kWarn, "epoch ended").Field("cause", cause).Field("reason", reason);
   metrics_.epoch_changes.At({cause}).Increment();
-  for (const scheduler::SequenceDelta& gone : scheduler_.AbortInflight()) {
+  for (const scheduler::SequenceDelta& gone : scheduler_.AbortInflight(abort)) {
     const RequestId id = RequestOf(gone.sequence);
     const auto why = cancelled_in_flight_.find(id);
-    Finish(id, ErrorDelta(why == cancelled_in_flight_.end() ? absl::CancelledError("cancelled")
-                                                            : why->second));
+    Finish(id, ErrorDelta(!gone.error.ok()                    ? gone.error
+                          : why == cancelled_in_flight_.end() ? absl::CancelledError("cancelled")
+                                                              : why->second));
   }
 }
 
@@ -165,7 +170,8 @@ void ControlLoop::OnPeerDown(Context& context, const protocol::PeerDown& down) {
       .Field("worker", down.peer.node)
       .Field("reason", protocol::StatusText(down.reason));
   const bool member = workers_.member() && workers_.member()->worker == down.peer;
-  if (member) EndEpoch("peer_down", protocol::StatusText(down.reason));
+  if (member)
+    EndEpoch(scheduler::AbortCause::kWorkerLost, "peer_down", protocol::StatusText(down.reason));
   workers_.Remove(down.peer);
   if (!workers_.member()) FormGroup(context);
 }
@@ -193,9 +199,11 @@ void ControlLoop::Submit(Context& context, SubmitRequest request) {
   Request entry;
   entry.sink = std::move(request.sink);
   entry.prompt_tokens = request.prompt_ids.size();
-  entry.arrival = request.arrival;
   entry.deadline = request.deadline;
-  entry.arrived = entry.last_token = context.Now();
+  entry.last_token = context.Now();
+  // Time spent in front of the control loop counts too.
+  entry.arrived =
+      entry.last_token - absl::FromChrono(std::chrono::steady_clock::now() - request.arrival);
   scheduler::NewSequence sequence;
   sequence.id = SequenceOf(request.id);
   sequence.prompt = std::move(request.prompt_ids);
@@ -283,6 +291,7 @@ void ControlLoop::Deliver(const scheduler::SequenceDelta& delta, absl::Time now)
   }
   if (delta.tokens.empty()) return;
   TokenDelta out;
+  out.num_steps = delta.num_steps;
   for (const scheduler::CommittedToken& token : delta.tokens) {
     out.tokens.push_back({token.token, token.logprob, token.top});
   }
@@ -304,7 +313,6 @@ void ControlLoop::Deliver(const scheduler::SequenceDelta& delta, absl::Time now)
   }
   out.finish = ReasonOf(*delta.ended);
   if (out.finish == FinishReason::kStop) out.stop_token_id = delta.tokens.back().token;
-  out.num_steps = delta.num_steps;
   metrics_.e2e_latency.Observe(absl::ToDoubleSeconds(now - request.arrived));
   Finish(id, std::move(out));
 }
@@ -314,7 +322,7 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
   if (result.status != protocol::StepStatus::kOk) {
     SKEIN_LOG(kError, "step failed").Field("step", result.step).Field("reason", result.message);
     const GroupMember member = *workers_.member();
-    EndEpoch("step_failed", result.message);
+    EndEpoch(scheduler::AbortCause::kStepFailed, "step_failed", result.message);
     const absl::Status sent = context.Send(
         member.worker, member.epoch,
         protocol::AbortEpoch{member.group, member.epoch, "a step failed: " + result.message});
@@ -326,7 +334,8 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
   if (!commit.ok()) {
     // The worker answers something else than it was asked: no state of it can be trusted.
     SKEIN_LOG(kError, "result refused").Field("reason", protocol::StatusText(commit.status()));
-    EndEpoch("step_failed", protocol::StatusText(commit.status()));
+    EndEpoch(scheduler::AbortCause::kStepFailed, "step_failed",
+             protocol::StatusText(commit.status()));
     FormGroup(context);
     return;
   }
@@ -366,7 +375,7 @@ void ControlLoop::PlanLanes(Context& context) {
     const protocol::ActorId worker = workers_.member()->worker;
     const protocol::Epoch epoch = plan->epoch;
     if (const absl::Status sent = context.Send(worker, epoch, *std::move(plan)); !sent.ok()) {
-      EndEpoch("peer_down", protocol::StatusText(sent));
+      EndEpoch(scheduler::AbortCause::kWorkerLost, "peer_down", protocol::StatusText(sent));
       workers_.Remove(worker);
       FormGroup(context);
       return;

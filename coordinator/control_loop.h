@@ -49,7 +49,6 @@ class ControlLoop final : public protocol::Actor {
     uint64_t prompt_tokens = 0;
     uint64_t generated = 0;
     bool waiting = true;  // counted by the front door
-    std::chrono::steady_clock::time_point arrival;
     std::optional<std::chrono::steady_clock::time_point> deadline;
     absl::Time arrived, last_token;
   };
@@ -71,7 +70,7 @@ class ControlLoop final : public protocol::Actor {
               const protocol::AbortEpoch& message);
   void Handle(const protocol::Envelope& envelope, protocol::StepResult message);
   void FormGroup(protocol::Context& context);
-  void EndEpoch(std::string_view cause, std::string_view reason);
+  void EndEpoch(scheduler::AbortCause abort, std::string_view cause, std::string_view reason);
 
   // Requests.
   void DrainFrontDoor(protocol::Context& context);

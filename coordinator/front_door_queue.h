@@ -31,7 +31,10 @@ class FrontDoorQueue final : public FrontDoor {
 
   std::vector<FrontDoorEvent> TakeAll() { return events_.TakeAll(); }
 
-  void SetReady(bool ready) { ready_ = ready; }
+  void SetReady(bool ready) {
+    ready_ = ready;
+    if (ready) was_ready_ = true;
+  }
   void SetQueuedTokensMax(uint64_t tokens) { queued_tokens_max_ = tokens; }
   // A submitted request waits no more: it runs, or it is gone.
   void Leave(uint64_t prompt_tokens);
@@ -39,6 +42,8 @@ class FrontDoorQueue final : public FrontDoor {
   void StartDraining();
 
   bool ready() const { return ready_; }
+  // A group was ready at some time.
+  bool was_ready() const { return was_ready_; }
   bool draining() const { return draining_; }
   uint32_t waiting_requests() const { return waiting_requests_; }
   uint64_t waiting_tokens() const { return waiting_tokens_; }
@@ -49,6 +54,7 @@ class FrontDoorQueue final : public FrontDoor {
   const uint32_t queued_requests_max_;
   std::atomic<uint64_t> queued_tokens_max_;
   std::atomic<bool> ready_ = false;
+  std::atomic<bool> was_ready_ = false;
   std::atomic<bool> draining_ = false;
   std::atomic<uint32_t> waiting_requests_ = 0;
   std::atomic<uint64_t> waiting_tokens_ = 0;

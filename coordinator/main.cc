@@ -31,7 +31,6 @@
 namespace skein::coordinator {
 namespace {
 
-constexpr int kExitUsage = 64;
 constexpr int kExitModel = 65;
 constexpr int kExitInternal = 70;
 constexpr int kExitConfig = 78;
@@ -79,6 +78,13 @@ protocol::HttpLimits ToHttpLimits(const protocol::ServerConfig& server) {
   return limits;
 }
 
+protocol::JsonLimits ToJsonLimits(const protocol::ServerConfig& server) {
+  return {.bytes_max = static_cast<size_t>(server.body_bytes_max),
+          .string_bytes_max = static_cast<size_t>(server.json_string_bytes_max),
+          .depth_max = static_cast<size_t>(server.json_depth_max),
+          .values_max = static_cast<size_t>(server.json_values_max)};
+}
+
 ControlOptions ToControlOptions(const protocol::Config& config, protocol::Term term) {
   const protocol::SchedulerConfig& scheduler = config.scheduler;
   ControlOptions options;
@@ -117,13 +123,13 @@ absl::StatusOr<Text> LoadText(const std::string& model) {
   return text;
 }
 
-absl::Status Health(const FrontDoorQueue& door, HealthProbe probe, std::atomic<bool>& started) {
-  if (door.ready()) started = true;
+absl::Status Health(const FrontDoorQueue& door, HealthProbe probe) {
   switch (probe) {
     case HealthProbe::kLive:
       return absl::OkStatus();
     case HealthProbe::kStartup:
-      return started ? absl::OkStatus() : absl::UnavailableError("no worker group was ready yet");
+      return door.was_ready() ? absl::OkStatus()
+                              : absl::UnavailableError("no worker group was ready yet");
     case HealthProbe::kReady:
       if (door.draining()) return absl::UnavailableError("draining");
       return door.ready() ? absl::OkStatus() : absl::UnavailableError("no worker group is ready");
@@ -153,7 +159,6 @@ struct Server {
   std::unique_ptr<protocol::ThreadedActorSystem> system;
   std::unique_ptr<FrontDoorQueue> door;
   std::atomic<bool> drained = false;
-  std::atomic<bool> started = false;
   std::unique_ptr<ApiServer> api;
 };
 
@@ -162,17 +167,17 @@ absl::Status OpenApi(const protocol::Config& config, Server& server) {
   options.host = config.server.host;
   options.port = static_cast<uint16_t>(config.server.port);
   options.http_limits = ToHttpLimits(config.server);
+  options.json_limits = ToJsonLimits(config.server);
   options.request_limits.max_model_len = static_cast<int32_t>(config.model.max_model_len);
   options.request_limits.vocab_size = server.text.tokenizer->vocab_size();
   options.request_limits.max_logprobs = static_cast<int32_t>(config.model.max_logprobs);
   options.served_names = {protocol::ServedModelName(config.model)};
   options.fingerprint = absl::StrCat("skein-", SKEIN_VERSION, "-", protocol::ConfigHash(config));
   options.version_json = VersionJson(protocol::ConfigHash(config));
-  options.id_seed = RandomSeed();
+  options.id_seed =
+      config.model.seed != 0 ? static_cast<uint64_t>(config.model.seed) : RandomSeed();
   options.unix_time = [] { return static_cast<int64_t>(std::time(nullptr)); };
-  options.health = [&server](HealthProbe probe) {
-    return Health(*server.door, probe, server.started);
-  };
+  options.health = [&server](HealthProbe probe) { return Health(*server.door, probe); };
   options.metrics_text = [&server] { return server.registry->Text(); };
   options.metrics_content_type = std::string(protocol::kMetricsContentType);
   options.predicted_wait_s = [&server] {
@@ -197,6 +202,7 @@ absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Se
   options.self = protocol::kCoordinatorActor;
   options.term = term;
   options.lease = config.transport.lease_timeout;
+  options.beat_interval = config.transport.heartbeat_interval;
   server.system = std::make_unique<protocol::ThreadedActorSystem>(options, *std::move(transport));
   server.door =
       std::make_unique<FrontDoorQueue>(ToFrontDoorLimits(config.scheduler), server.system->waker());
@@ -249,7 +255,7 @@ int Run(const std::vector<std::string>& arguments) {
   load_options.required = {"model.path", "transport.control_endpoint"};
   load_options.program_flags = {"supervisor-fd", "term"};
   auto loaded = protocol::LoadConfig(arguments, load_options);
-  if (!loaded.ok()) return Fail(loaded.status(), kExitUsage);
+  if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   protocol::InstallLog(protocol::ToLogOptions(loaded->config.log, "skein-coordinator"));
   Server server;
   std::atomic<Server*> running = nullptr;

@@ -40,8 +40,7 @@ std::optional<GroupMember> WorkerTable::Form() {
 }
 
 bool WorkerTable::Confirm(protocol::ActorId worker, const protocol::GroupFormed& formed) {
-  if (!member_ || member_->worker != worker || member_->epoch != formed.epoch ||
-      member_->formed) {
+  if (!member_ || member_->worker != worker || member_->epoch != formed.epoch || member_->formed) {
     return false;
   }
   member_->formed = true;

@@ -21,9 +21,8 @@ GroupScheduler::GroupScheduler(const SchedulerLimits& limits)
 absl::Status GroupScheduler::CheckFits(const Extent& extent) const {
   if (!epoch_) return absl::OkStatus();
   if (extent.length >= geometry_.max_model_len) {
-    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", extent.length,
-                                                   " tokens, max_model_len is ",
-                                                   geometry_.max_model_len));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the prompt has ", extent.length, " tokens, max_model_len is ", geometry_.max_model_len));
   }
   const uint64_t longest =
       std::min<uint64_t>(extent.prompt + extent.max_tokens, geometry_.max_model_len);
@@ -99,7 +98,6 @@ void GroupScheduler::Erase(Sequence& sequence) {
 void GroupScheduler::Preempt(Sequence& sequence) {
   ++counters_.preemptions;
   counters_.preempted_tokens += sequence.computed;
-  ++sequence.num_replays;
   TakeBack(sequence);
   admission_.Push(&sequence);
 }
@@ -131,21 +129,32 @@ std::vector<SequenceDelta> GroupScheduler::StartEpoch(protocol::GroupId group,
   return gone;
 }
 
-std::vector<SequenceDelta> GroupScheduler::AbortInflight() {
+// The last delta of a sequence that does not survive the end of its epoch.
+std::optional<SequenceDelta> GroupScheduler::EndAborted(const Sequence& sequence) const {
+  if (!sequence.cancelled && sequence.step_failures < kStepFailuresMax) return std::nullopt;
+  SequenceDelta delta;
+  delta.sequence = sequence.id;
+  delta.cancelled = sequence.cancelled;
+  delta.num_steps = sequence.num_steps;
+  if (!sequence.cancelled) {
+    delta.error =
+        absl::InternalError(absl::StrCat("the step of this request failed ", sequence.step_failures,
+                                         " times; it is not tried again"));
+  }
+  return delta;
+}
+
+std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause) {
   std::vector<SequenceDelta> gone;
   const std::vector<Sequence*> running = running_;
   for (Sequence* sequence : running) {
-    if (sequence->cancelled) {
-      SequenceDelta delta;
-      delta.sequence = sequence->id;
-      delta.cancelled = true;
-      delta.num_steps = sequence->num_steps;
-      gone.push_back(std::move(delta));
+    if (cause == AbortCause::kStepFailed && sequence->in_flight) ++sequence->step_failures;
+    if (std::optional<SequenceDelta> last = EndAborted(*sequence)) {
+      gone.push_back(*std::move(last));
       Erase(*sequence);
       continue;
     }
     ++counters_.replays;
-    ++sequence->num_replays;
     TakeBack(*sequence);
     admission_.Push(sequence);
   }
@@ -178,6 +187,9 @@ bool GroupScheduler::EnsureBlocks(Sequence& sequence, uint32_t tokens) {
 }
 
 bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan& plan) {
+  // A suspect of a failed step runs alone.
+  const bool alone = sequence.step_failures > 0;
+  if (alone && !plan.sequences.empty()) return false;
   const uint32_t chunk = ChunkLength(sequence, budget);
   if (chunk == 0 || !EnsureBlocks(sequence, sequence.planned + chunk)) return false;
   SequenceStep step;
@@ -203,7 +215,7 @@ bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan&
   sequence.in_flight = true;
   ++sequence.num_steps;
   budget.tokens -= chunk;
-  --budget.sequences;
+  budget.sequences = alone ? 0 : budget.sequences - 1;
   plan.sequences.push_back(std::move(step));
   return true;
 }
@@ -215,6 +227,7 @@ bool GroupScheduler::Admit(uint32_t lane, StepBudget& budget, StepPlan& plan) {
       budget.tokens == 0 || budget.sequences == 0 || !LaneHasRoom(lane)) {
     return false;
   }
+  if (front->step_failures > 0 && !plan.sequences.empty()) return false;
   // A newcomer takes free blocks only: it must not push out what already runs.
   const uint32_t chunk = ChunkLength(*front, budget);
   if (BlocksFor(chunk, geometry_.block_tokens) > blocks_->num_free()) return false;
@@ -285,6 +298,7 @@ void GroupScheduler::CommitSequence(const SequenceStep& step,
                                     StepCommit& commit) {
   Sequence& sequence = *sequences_.at(step.sequence);
   sequence.in_flight = false;
+  sequence.step_failures = 0;
   sequence.computed = sequence.planned;
   SequenceDelta delta;
   delta.sequence = sequence.id;

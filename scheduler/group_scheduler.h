@@ -49,6 +49,16 @@ struct StepCommit {
   std::vector<SequenceDelta> deltas;
 };
 
+// Why an epoch ended.
+enum class AbortCause : uint8_t {
+  kWorkerLost,  // the worker, its lease or its connection
+  kStepFailed,  // a step in flight failed: a sequence of it may be the reason
+};
+
+// Failed steps in a row after which a sequence ends with an error. After its first it runs in steps
+// of its own, so that the others of the failed step are cleared.
+inline constexpr uint32_t kStepFailuresMax = 3;
+
 // Counts that only grow, for the metrics.
 struct SchedulerCounters {
   uint64_t preemptions = 0;
@@ -72,9 +82,9 @@ class GroupScheduler {
   std::vector<SequenceDelta> StartEpoch(protocol::GroupId group, protocol::RankId rank,
                                         protocol::Epoch epoch,
                                         const protocol::CacheGeometry& geometry);
-  // The epoch is over: running sequences return to the queue with their tokens; cancelled ones are
-  // reported.
-  std::vector<SequenceDelta> AbortInflight();
+  // The epoch is over: running sequences return to the queue with their tokens; cancelled ones and
+  // those whose steps failed too often are reported.
+  std::vector<SequenceDelta> AbortInflight(AbortCause cause);
 
   // The next step of a lane, or nothing when the lane has one in flight, no epoch runs, or nothing
   // can run.
@@ -119,6 +129,7 @@ class GroupScheduler {
 
   absl::Status CheckFits(const Extent& extent) const;
   bool Admit(uint32_t lane, StepBudget& budget, protocol::StepPlan& plan);
+  std::optional<SequenceDelta> EndAborted(const Sequence& sequence) const;
   bool AddToPlan(Sequence& sequence, StepBudget& budget, protocol::StepPlan& plan);
   bool EnsureBlocks(Sequence& sequence, uint32_t tokens);
   void Preempt(Sequence& sequence);

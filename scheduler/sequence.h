@@ -46,7 +46,7 @@ struct Sequence {
   bool cancelled = false;
   bool fresh_slot = false;  // the next step must tell the worker to forget the slot
   uint64_t num_steps = 0;
-  uint32_t num_replays = 0;  // times its rows were lost and computed again
+  uint32_t step_failures = 0;  // failed steps it took part in since its last good one
 
   uint32_t length() const { return static_cast<uint32_t>(tokens.size()); }
   uint32_t num_generated() const { return length() - prompt_length; }

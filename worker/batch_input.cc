@@ -111,8 +111,8 @@ absl::Status BatchInput::Check(const SequenceStep& step) const {
                                max_blocks_));
   }
   if (step.sampling.num_top_logprobs < 0 || step.sampling.num_top_logprobs > limits_.max_top) {
-    return refuse(absl::StrCat("num_top_logprobs is ", step.sampling.num_top_logprobs,
-                               ", at most ", limits_.max_top));
+    return refuse(absl::StrCat("num_top_logprobs is ", step.sampling.num_top_logprobs, ", at most ",
+                               limits_.max_top));
   }
   for (protocol::BlockId block : step.new_blocks) {
     if (block.value() >= static_cast<uint32_t>(num_blocks_)) {

@@ -30,7 +30,6 @@
 namespace skein::worker {
 namespace {
 
-constexpr int kExitUsage = 64;
 constexpr int kExitModel = 65;
 constexpr int kExitInternal = 70;
 constexpr int kExitRestart = 75;
@@ -98,7 +97,8 @@ void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel
 }
 
 int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> model,
-          const LoadOptions& options, const protocol::ParentGuard* parent, StopRequest& stop) {
+          const LoadOptions& options, const protocol::ParentGuard* parent, StopRequest& stop,
+          std::unique_ptr<protocol::ThreadedActorSystem>& owner) {
   const protocol::Config& config = loaded.config;
   protocol::ZmqTransportOptions transport_options;
   transport_options.self = {
@@ -112,7 +112,9 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   system_options.incarnation =
       protocol::Incarnation(static_cast<uint64_t>(FlagValue(loaded, "incarnation", 1)));
   system_options.lease = config.transport.lease_timeout;
-  protocol::ThreadedActorSystem system(system_options, *std::move(transport));
+  system_options.beat_interval = config.transport.heartbeat_interval;
+  owner = std::make_unique<protocol::ThreadedActorSystem>(system_options, *std::move(transport));
+  protocol::ThreadedActorSystem& system = *owner;
 
   WorkerActorOptions actor;
   actor.registration.build = SKEIN_VERSION;
@@ -121,6 +123,7 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   actor.registration.incarnation = system_options.incarnation;
   actor.registration.geometry = Geometry(options);
   actor.stop = &stop.asked;
+  actor.beat = config.transport.heartbeat_interval;
   actor.on_group_formed = [parent] {
     if (parent != nullptr) parent->Report("ready");
   };
@@ -144,10 +147,12 @@ int Run(const std::vector<std::string>& arguments) {
   load_options.required = {"model.path", "transport.control_endpoint"};
   load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index"};
   auto loaded = protocol::LoadConfig(arguments, load_options);
-  if (!loaded.ok()) return Fail(loaded.status(), kExitUsage);
+  if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   const protocol::Config& config = loaded->config;
   protocol::InstallLog(protocol::ToLogOptions(config.log, "skein-worker"));
 
+  // Outlives the signal thread, which may be waking it.
+  std::unique_ptr<protocol::ThreadedActorSystem> system;
   StopRequest stop;
   auto signals = protocol::SignalWatch::Create([&stop](int) { stop(); });
   if (!signals.ok()) return Fail(signals.status(), kExitInternal);
@@ -171,7 +176,7 @@ int Run(const std::vector<std::string>& arguments) {
   auto model = LoadedModel::Load(device.registry, *manifest, *options);
   if (!model.ok()) return Fail(model.status(), LoadExitCode(model.status()));
   LogLoaded(config, device, **model, *options);
-  return Serve(*loaded, *std::move(model), *options, parent.get(), stop);
+  return Serve(*loaded, *std::move(model), *options, parent.get(), stop, system);
 }
 
 }  // namespace

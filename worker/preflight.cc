@@ -1,13 +1,14 @@
 #include "worker/preflight.h"
 
 #include <algorithm>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <sched.h>
-#include <unistd.h>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -16,13 +17,22 @@
 namespace skein::worker {
 namespace {
 
+// Largest pool of the CPU backend, which is also the bound of worker.threads.
+constexpr int kThreadsMax = 64;
 // Share of the free memory that the cache may take when num_blocks is not given.
 constexpr uint64_t kCacheShare = 4;
 
+// Memory that can be had without swapping, reclaimable file pages included; 0 if unknown.
 uint64_t FreeMemoryBytes() {
-  const long pages = sysconf(_SC_AVPHYS_PAGES);
-  const long page = sysconf(_SC_PAGESIZE);
-  return pages <= 0 || page <= 0 ? 0 : static_cast<uint64_t>(pages) * static_cast<uint64_t>(page);
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    uint64_t kib = 0;
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (words.size() >= 2 && words[0] == "MemAvailable:" && absl::SimpleAtoi(words[1], &kib)) {
+      return kib << 10;
+    }
+  }
+  return 0;
 }
 
 absl::StatusOr<int> NumBlocks(const protocol::Config& config, const ModelSpec& spec,
@@ -39,8 +49,8 @@ absl::StatusOr<int> NumBlocks(const protocol::Config& config, const ModelSpec& s
   }
   const uint64_t bytes = KvCache::BlockBytes(spec, numerics, static_cast<int>(block));
   int64_t blocks = per_sequence * config.scheduler.max_num_seqs;
-  if (bytes > 0) {
-    const auto most = static_cast<int64_t>(FreeMemoryBytes() / kCacheShare / bytes);
+  if (const uint64_t free = FreeMemoryBytes(); bytes > 0 && free > 0) {
+    const auto most = static_cast<int64_t>(free / kCacheShare / bytes);
     blocks = std::max(per_sequence, std::min(blocks, most));
   }
   return static_cast<int>(std::min<int64_t>(blocks, 1 << 24));
@@ -52,7 +62,7 @@ int UsableProcessors() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+  return std::clamp(CPU_COUNT(&set), 1, kThreadsMax);
 }
 
 absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const ModelSpec& spec) {

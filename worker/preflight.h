@@ -12,7 +12,7 @@
 
 namespace skein::worker {
 
-// Threads for worker.threads = 0: the processors this process may use.
+// Threads for worker.threads = 0: the processors this process may use, as many as a backend takes.
 int UsableProcessors();
 
 // Sizes of caches and activations from configuration and model. InvalidArgument names key and

@@ -258,8 +258,25 @@ bool ApiServer::Impl::IsServed(std::string_view name) const {
   return name.empty() || std::find(names.begin(), names.end(), name) != names.end();
 }
 
+namespace {
+
+// Everything of a conversation that is tokenised.
+size_t TextBytes(const ChatConversation& conversation) {
+  size_t bytes = conversation.response_schema.size();
+  for (const std::string& schema : conversation.tool_schemas) bytes += schema.size();
+  for (const ChatMessage& message : conversation.messages) {
+    bytes += message.content.size() + message.reasoning_content.size();
+    for (const ChatToolCall& call : message.tool_calls) {
+      bytes += call.name.size() + call.arguments.size();
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
 ApiOr<JsonValue> ApiServer::Impl::ParseBody(const Call& call) const {
-  absl::StatusOr<JsonValue> body = protocol::ParseJson(call.request.body);
+  absl::StatusOr<JsonValue> body = protocol::ParseJson(call.request.body, options_.json_limits);
   if (!body.ok()) return InvalidJson(std::string(protocol::StatusText(body.status())));
   if (!body->IsObject()) return InvalidJson("the body must be a JSON object");
   return *std::move(body);
@@ -382,10 +399,7 @@ void ApiServer::Impl::HandleChat(Call& call) {
   if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
   ChatRequest& request = std::get<ChatRequest>(parsed);
   CountUnknown(request.unknown_fields);
-  size_t text_bytes = 0;
-  for (const ChatMessage& message : request.conversation.messages) {
-    text_bytes += message.content.size();
-  }
+  const size_t text_bytes = TextBytes(request.conversation);
   if (const auto error = CheckBeforeEncoding(call, request.params, text_bytes)) {
     return SendError(call, *error);
   }
@@ -439,6 +453,7 @@ void ApiServer::Impl::HandleTokenize(Call& call) {
     ChatConversation conversation;
     ReadMessages(&reader, &conversation.messages);
     if (reader.error().has_value()) return SendError(call, *reader.error());
+    if (const auto error = CheckTextSize(TextBytes(conversation))) return SendError(call, *error);
     absl::StatusOr<ChatPrompt> prompt = chat_.Render(conversation);
     if (!prompt.ok()) return SendError(call, FromStatus(prompt.status()));
     ids = std::move(prompt->ids);

@@ -19,6 +19,7 @@
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/tokenizer.h"
 #include "protocol/http/http_message.h"
+#include "protocol/json/json.h"
 
 namespace skein::coordinator {
 
@@ -50,6 +51,7 @@ class ApiServer {
     std::string host = "127.0.0.1";
     uint16_t port = 8000;
     protocol::HttpLimits http_limits;
+    protocol::JsonLimits json_limits;
     RequestLimits request_limits;
     std::vector<std::string> served_names;  // at least one; the first is the default
     std::string fingerprint = "skein";      // system_fingerprint of every answer

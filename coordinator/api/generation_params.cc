@@ -117,6 +117,9 @@ void ReadLogprobs(FieldReader* reader, const RequestLimits& limits, RequestForm 
       sampling->logprobs = true;
       sampling->num_top_logprobs = static_cast<int32_t>(*value);
     }
+    if (reader->Int("top_logprobs", 0, limits.max_logprobs).value_or(0) > 0) {
+      reader->Unsupported("top_logprobs", "is a field of chat completions; give logprobs a number");
+    }
     return;
   }
   sampling->logprobs = reader->Bool("logprobs").value_or(false);

@@ -155,7 +155,8 @@ std::string JoinBlocks(const std::vector<std::string>& blocks) {
 // Collects ids; plain text that meets is tokenised as one piece.
 class PromptBuilder {
  public:
-  explicit PromptBuilder(const ChatTemplate& chat) : chat_(chat) {}
+  PromptBuilder(const Tokenizer& tokenizer, const ChatSpecialIds& special)
+      : tokenizer_(tokenizer), special_(special) {}
 
   void Text(std::string_view text) { pending_ += text; }
 
@@ -199,8 +200,8 @@ class PromptBuilder {
         Text(JoinBlocks(turns[i].blocks));
       }
     }
-    Special(chat_.special_.assistant);
-    Special(thinking ? chat_.special_.think : chat_.special_.end_think);
+    Special(special_.assistant);
+    Special(thinking ? special_.think : special_.end_think);
   }
 
   absl::StatusOr<std::vector<int32_t>> Take() {
@@ -211,28 +212,28 @@ class PromptBuilder {
 
  private:
   int32_t MarkOf(ChatRole role) const {
-    if (role == ChatRole::kSystem) return chat_.special_.system;
-    if (role == ChatRole::kLatestReminder) return chat_.special_.latest_reminder;
-    return chat_.special_.user;
+    if (role == ChatRole::kSystem) return special_.system;
+    if (role == ChatRole::kLatestReminder) return special_.latest_reminder;
+    return special_.user;
   }
 
   void Answer(const ChatMessage& message, bool with_reasoning) {
-    Special(chat_.special_.assistant);
+    Special(special_.assistant);
     if (with_reasoning) {
-      Special(chat_.special_.think);
+      Special(special_.think);
       Text(message.reasoning_content);
     }
-    Special(chat_.special_.end_think);
+    Special(special_.end_think);
     Text(message.content);
     if (!message.tool_calls.empty()) Calls(message.tool_calls);
-    Special(chat_.special_.eos);
+    Special(special_.eos);
   }
 
   void OpenTag(std::string_view rest) { Tag("<", rest); }
   void CloseTag(std::string_view rest) { Tag("</", rest); }
   void Tag(std::string_view open, std::string_view rest) {
     Text(open);
-    Special(chat_.special_.dsml);
+    Special(special_.dsml);
     Text(rest);
   }
 
@@ -261,10 +262,10 @@ class PromptBuilder {
   }
 
   void Trusted(std::string_view text) {
-    const std::string_view mark = chat_.tokenizer_.TokenBytes(chat_.special_.dsml);
+    const std::string_view mark = tokenizer_.TokenBytes(special_.dsml);
     for (size_t at = text.find(mark); at != std::string_view::npos; at = text.find(mark)) {
       Text(text.substr(0, at));
-      Special(chat_.special_.dsml);
+      Special(special_.dsml);
       text.remove_prefix(at + mark.size());
     }
     Text(text);
@@ -272,7 +273,7 @@ class PromptBuilder {
 
   void Flush() {
     if (pending_.empty()) return;
-    const auto ids = chat_.tokenizer_.Encode(pending_, SpecialTokens::kPlain);
+    const auto ids = tokenizer_.Encode(pending_, SpecialTokens::kPlain);
     pending_.clear();
     if (ids.ok()) {
       ids_.insert(ids_.end(), ids->begin(), ids->end());
@@ -281,7 +282,8 @@ class PromptBuilder {
     }
   }
 
-  const ChatTemplate& chat_;
+  const Tokenizer& tokenizer_;
+  const ChatSpecialIds& special_;
   std::string pending_;
   std::vector<int32_t> ids_;
   absl::Status status_;
@@ -390,7 +392,7 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Render(const ChatConversation& conversa
   SKEIN_ASSIGN_OR_RETURN(const std::vector<Turn> turns, MakeTurns(conversation.messages));
   const bool leading_system = conversation.messages[0].role == ChatRole::kSystem;
 
-  PromptBuilder prompt(*this);
+  PromptBuilder prompt(tokenizer_, special_);
   prompt.Special(special_.bos);
   if (leading_system || thinking || has_tools || has_schema) prompt.Special(special_.system);
   if (thinking) {

@@ -48,6 +48,12 @@ struct ChatPrompt {
   bool starts_in_reasoning = false;  // the header ends with <think>
 };
 
+// Ids that only the encoder places.
+struct ChatSpecialIds {
+  int32_t bos = -1, eos = -1, system = -1, user = -1, assistant = -1, think = -1, end_think = -1,
+          dsml = -1, latest_reminder = -1;
+};
+
 class ChatTemplate {
  public:
   static constexpr size_t kResourceBytesMax = 64 * 1024;
@@ -71,11 +77,6 @@ class ChatTemplate {
   int32_t end_think_id() const { return special_.end_think; }
 
  private:
-  friend class PromptBuilder;
-  struct SpecialIds {
-    int32_t bos = -1, eos = -1, system = -1, user = -1, assistant = -1, think = -1, end_think = -1,
-            dsml = -1, latest_reminder = -1;
-  };
   // Wording of the resource; nullopt when it has none of that name.
   struct Wording {
     std::optional<std::string> tools, response_format, effort;
@@ -86,7 +87,7 @@ class ChatTemplate {
   absl::Status ReadResource(std::string_view resource);
 
   const Tokenizer& tokenizer_;
-  SpecialIds special_;
+  ChatSpecialIds special_;
   Wording wording_;
 };
 

@@ -32,7 +32,7 @@ struct UselessFlag {
 
 constexpr UselessFlag kUselessFlags[] = {
     {"trust-remote-code", false, "no code of a model is ever loaded"},
-    {"enable-auto-tool-choice", false, "tool calls are always parsed"},
+    {"enable-auto-tool-choice", false, "the model's own tool syntax is the only one"},
     {"tool-call-parser", true, "the model's own tool syntax is always used"},
     {"reasoning-parser", true, "the model's own reasoning syntax is always used"},
     {"tokenizer-mode", true, "there is one tokenizer"},
@@ -376,6 +376,11 @@ void CheckCombinations(const Config& config, const LoadOptions& options, Problem
     problems.AddConfiguration(
         Concat(NameOf("transport.heartbeat_timeout"), ": must be longer than ",
                NameOf("transport.heartbeat_interval"), "; three times it is usual"));
+  }
+  if (config.transport.lease_timeout < 3 * config.transport.heartbeat_interval) {
+    problems.AddConfiguration(Concat(NameOf("transport.lease_timeout"),
+                                     ": must be at least three times ",
+                                     NameOf("transport.heartbeat_interval")));
   }
   if (config.node.backoff_max < config.node.backoff_min) {
     problems.AddConfiguration(Concat(NameOf("node.backoff_max"), ": must not be shorter than ",

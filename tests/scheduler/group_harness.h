@@ -64,7 +64,7 @@ class GroupHarness {
     Check("StartEpoch");
   }
   void Abort() {
-    Take(scheduler_.AbortInflight());
+    Take(scheduler_.AbortInflight(scheduler::AbortCause::kWorkerLost));
     for (auto& result : pending_) result.reset();
     Check("AbortInflight");
   }

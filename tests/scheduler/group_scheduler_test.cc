@@ -75,8 +75,13 @@ TEST(GroupScheduler, ThePlanCarriesTheSampling) {
   sequence.id = protocol::SequenceId(3);
   sequence.prompt = {1, 2};
   sequence.stop.max_tokens = 1;
-  sequence.sampling = {.temperature = 0.5F, .top_p = 0.25F, .min_p = 0.125F, .top_k = 9,
-                       .seed = 1234567890123ULL, .has_seed = true, .num_top_logprobs = 4};
+  sequence.sampling = {.temperature = 0.5F,
+                       .top_p = 0.25F,
+                       .min_p = 0.125F,
+                       .top_k = 9,
+                       .seed = 1234567890123ULL,
+                       .has_seed = true,
+                       .num_top_logprobs = 4};
   ASSERT_TRUE(scheduler.AddSequence(sequence).ok());
   const protocol::RowSampling sampling = scheduler.PlanStep(0)->sequences[0].sampling;
   EXPECT_EQ(sampling, (protocol::RowSampling{0.5F, 0.25F, 0.125F, 9, 1234567890123ULL, 4}));
@@ -169,8 +174,7 @@ TEST(GroupScheduler, StopTokensEndASequenceAndFreeItsBlocks) {
   GroupHarness harness({});
   harness.Start();
   const std::vector<int32_t> alone = harness.Alone(1, 3, 8);
-  ASSERT_TRUE(harness.Add(1, {100, 101, 102}, StopAt(8, 0, {alone[2]}))
-                  .ok());
+  ASSERT_TRUE(harness.Add(1, {100, 101, 102}, StopAt(8, 0, {alone[2]})).ok());
   EXPECT_TRUE(harness.Finish());
   const auto first = std::find(alone.begin(), alone.end(), alone[2]) + 1;
   EXPECT_EQ(harness.outcome(1).tokens, std::vector<int32_t>(alone.begin(), first));
@@ -183,9 +187,7 @@ TEST(GroupScheduler, MinTokensKeepsAStopTokenInTheText) {
   GroupHarness harness({});
   harness.Start();
   const std::vector<int32_t> alone = harness.Alone(1, 3, 5);
-  ASSERT_TRUE(harness.Add(1, {100, 101, 102},
-                          StopAt(5, 5, {alone[0]}))
-                  .ok());
+  ASSERT_TRUE(harness.Add(1, {100, 101, 102}, StopAt(5, 5, {alone[0]})).ok());
   EXPECT_TRUE(harness.Finish());
   EXPECT_EQ(harness.outcome(1).tokens, alone);
 }
@@ -203,10 +205,8 @@ TEST(GroupScheduler, RefusesWhatCanNeverRun) {
   GroupHarness harness({.block_tokens = 4, .num_blocks = 3, .max_model_len = 32});
   harness.Start();
   EXPECT_EQ(harness.Add(1, {}, StopAt(1)).message(), "the prompt has no tokens");
-  EXPECT_EQ(harness.Add(1, {5}, StopAt(0)).message(),
-            "max_tokens is 0, must be at least 1");
-  EXPECT_EQ(harness.AddSimple(1, 32, 1).message(),
-            "the prompt has 32 tokens, max_model_len is 32");
+  EXPECT_EQ(harness.Add(1, {5}, StopAt(0)).message(), "max_tokens is 0, must be at least 1");
+  EXPECT_EQ(harness.AddSimple(1, 32, 1).message(), "the prompt has 32 tokens, max_model_len is 32");
   const absl::Status blocks = harness.AddSimple(1, 8, 5);
   EXPECT_EQ(blocks.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(blocks.message(), "13 tokens need 4 cache blocks, the worker has 3");
@@ -328,9 +328,8 @@ TEST(GroupScheduler, ARowWithoutTokenEndsTheSequenceWithAnError) {
     result.sequences[0].rows[0].flags = flags;
     ASSERT_TRUE(harness.Commit(result).ok());
     EXPECT_EQ(harness.outcome(1).error.message(),
-              flags == protocol::kRowNonFinite
-                  ? "no token at position 2: the logits are not finite"
-                  : "no token at position 2: no token is allowed");
+              flags == protocol::kRowNonFinite ? "no token at position 2: the logits are not finite"
+                                               : "no token at position 2: no token is allowed");
     EXPECT_TRUE(harness.scheduler().empty());
   }
 }
@@ -361,6 +360,74 @@ TEST(GroupSchedulerDeathTest, AnEpochInsideAnotherIsABug) {
   GroupHarness harness({});
   harness.Start(1);
   EXPECT_DEATH(harness.Start(2), "scheduler invariant 6: epoch 2 starts inside another");
+}
+
+// Aim: a sequence whose step always fails ends with an error after three tries, alone; the
+// sequences that shared its first step run on.
+TEST(GroupScheduler, AStepThatAlwaysFailsEndsItsSequenceAlone) {
+  scheduler::GroupScheduler group(
+      {.max_num_seqs = 4,
+       .max_num_batched_tokens = 64,
+       .lanes = 1,
+       .admission = {.queued_requests_max = 8, .queued_tokens_max = 64}});
+  const protocol::CacheGeometry geometry{
+      .block_tokens = 4, .num_blocks = 32, .num_slots = 4, .max_rows = 64, .max_model_len = 32};
+  const protocol::SequenceId poison(7);
+  for (uint64_t id : {7, 8, 9}) {
+    scheduler::NewSequence sequence;
+    sequence.id = protocol::SequenceId(id);
+    sequence.prompt = {1, 2, 3};
+    sequence.stop.max_tokens = 2;
+    ASSERT_TRUE(group.AddSequence(sequence).ok());
+  }
+  uint64_t epoch = 0;
+  std::vector<scheduler::SequenceDelta> ended;
+  std::vector<size_t> failed_sizes;
+  for (int step = 0; step < 40 && !group.empty(); ++step) {
+    if (!group.has_epoch()) {
+      group.StartEpoch(protocol::GroupId(0), protocol::RankId(0), protocol::Epoch(++epoch),
+                       geometry);
+    }
+    const auto plan = group.PlanStep(0);
+    ASSERT_TRUE(plan.has_value());
+    const bool fails = std::any_of(plan->sequences.begin(), plan->sequences.end(),
+                                   [&](const auto& part) { return part.sequence == poison; });
+    if (fails) {
+      failed_sizes.push_back(plan->sequences.size());
+      for (scheduler::SequenceDelta& gone :
+           group.AbortInflight(scheduler::AbortCause::kStepFailed)) {
+        ended.push_back(std::move(gone));
+      }
+      ASSERT_TRUE(scheduler::CheckInvariants(group).ok());
+      continue;
+    }
+    protocol::StepResult result;
+    result.step = plan->step;
+    result.epoch = plan->epoch;
+    for (const auto& part : plan->sequences) {
+      protocol::VerificationSummary summary;
+      summary.sequence = part.sequence;
+      if (part.sample) summary.rows.emplace_back().plain_token = 5;
+      result.sequences.push_back(summary);
+    }
+    const auto commit = group.CommitStep(result);
+    ASSERT_TRUE(commit.ok()) << commit.status();
+    for (const scheduler::SequenceDelta& delta : commit->deltas) {
+      if (delta.ended) ended.push_back(delta);
+    }
+    ASSERT_TRUE(scheduler::CheckInvariants(group).ok());
+  }
+  EXPECT_TRUE(group.empty());
+  EXPECT_EQ(failed_sizes, (std::vector<size_t>{3, 1, 1}));
+  ASSERT_EQ(ended.size(), 3U);
+  for (const scheduler::SequenceDelta& delta : ended) {
+    if (delta.sequence == poison) {
+      EXPECT_EQ(delta.error.message(),
+                "the step of this request failed 3 times; it is not tried again");
+    } else {
+      EXPECT_EQ(delta.ended, scheduler::EndReason::kLength);
+    }
+  }
 }
 
 }  // namespace

@@ -148,7 +148,6 @@ void NodeSupervisor::StartChild(Child& child, absl::Time now) {
     return;
   }
   child.process = *std::move(process);
-  child.was_ready = false;
   const uint64_t key = static_cast<uint64_t>(
       std::find_if(children_.begin(), children_.end(),
                    [&child](const auto& other) { return other.get() == &child; }) -

@@ -30,7 +30,7 @@ const std::vector<std::string> kReasons = {"invalid_value",
                                            "request_too_large",
                                            "other"};
 const std::vector<std::string> kPhases = {"prefill", "decode", "mixed"};
-const std::vector<std::string> kRejections = {"queue", "draining", "not_ready", "too_long"};
+const std::vector<std::string> kRejections = {"queue", "draining", "not_ready"};
 
 // The value if it is in the closed set, else its last entry.
 std::string Closed(const std::vector<std::string>& values, std::string_view value) {
@@ -195,7 +195,6 @@ void CoordinatorMetrics::CountRefusal(std::string_view code, int status) {
   if (code == "server_overloaded") admission_rejections.At({"queue"}).Increment();
   if (code == "draining") admission_rejections.At({"draining"}).Increment();
   if (code == "not_ready") admission_rejections.At({"not_ready"}).Increment();
-  if (code == "context_length_exceeded") admission_rejections.At({"too_long"}).Increment();
 }
 
 }  // namespace skein::coordinator

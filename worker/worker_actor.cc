@@ -16,7 +16,7 @@ WorkerActor::WorkerActor(WorkerActorOptions options, std::unique_ptr<StepRunner>
     : options_(std::move(options)), runner_(std::move(runner)) {}
 
 void WorkerActor::OnStart(Context& context) {
-  last_contact_ = context.Now();
+  last_contact_ = last_timer_ = context.Now();
   Register(context);
   context.StartTimer(options_.beat);
 }
@@ -128,6 +128,10 @@ bool WorkerActor::StopAsked(Context& context) const {
 void WorkerActor::OnTimer(Context& context, protocol::TimerId) {
   if (StopAsked(context)) return;
   const absl::Time now = context.Now();
+  // When this thread itself was late, a grant may wait unread: its own delay is no silence.
+  const absl::Duration late = now - last_timer_ - 2 * options_.beat;
+  if (late > absl::ZeroDuration()) lease_end_ += late;
+  last_timer_ = now;
   if (member_ && now > lease_end_) {
     LeaveEpoch(context, "the lease ended");
     registered_ = false;

@@ -63,6 +63,7 @@ class WorkerActor final : public protocol::Actor {
   bool registered_ = false;
   absl::Time last_contact_;  // anything heard of the coordinator
   absl::Time lease_end_;     // computing is allowed before it
+  absl::Time last_timer_;    // when OnTimer ran last
   uint32_t plans_running_ = 0;
   bool draining_ = false;
   protocol::StepId last_step_;

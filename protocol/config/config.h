@@ -158,7 +158,7 @@ std::string ConfigYaml(const Config& config);
 // The same with the origin of each value, for people.
 std::string ConfigDump(const LoadedConfig& loaded);
 
-// 16 hexadecimal digits over every value: label of skein_config_info.
+// 16 hexadecimal digits over every value: tells two configurations apart.
 std::string ConfigHash(const Config& config);
 
 // Flags with range, default and help.

@@ -177,6 +177,19 @@ TEST_F(WorkerActorTest, TheLeaseEndsAtFourFifths) {
   EXPECT_EQ(runner_->plans.size(), 1U);
 }
 
+TEST_F(WorkerActorTest, ItsOwnDelayEndsNoLease) {
+  Form(9);
+  Receive(protocol::LeaseGrant{1000});
+  context_.Advance(absl::Milliseconds(100), *actor_);
+  context_.Starve(absl::Seconds(3));
+  context_.Advance(absl::Milliseconds(100), *actor_);
+  Plan(9, 1);
+  EXPECT_EQ(runner_->plans.size(), 1U) << "grants may wait unread: the lease still holds";
+  context_.Advance(absl::Milliseconds(900), *actor_);
+  Plan(9, 2);
+  EXPECT_EQ(runner_->plans.size(), 1U) << "silence while it runs ends the lease";
+}
+
 TEST_F(WorkerActorTest, GrantsRenewTheLease) {
   Form(9);
   for (int i = 0; i < 30; ++i) {

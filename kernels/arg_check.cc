@@ -524,4 +524,29 @@ absl::Status CheckArgs(const SampleTokens::Problem& problem, const SampleTokens:
       .Take();
 }
 
+absl::Status CheckArgs(const VerifyDrafts::Problem& problem, const VerifyDrafts::Args& args) {
+  const int64_t rows = RowsOf(args.logits);
+  const int64_t params_bytes = rows * static_cast<int64_t>(sizeof(VerifyParams));
+  ArgCheck check(VerifyDrafts::kId);
+  const bool has_params = args.params.dtype == DType::kU8 && args.params.size() >= params_bytes;
+  for (int64_t r = 0; has_params && r < rows; ++r) {
+    const VerifyParams& row = args.params.as<VerifyParams>()[r];
+    const bool known = row.draft_token >= 0 && row.draft_token < problem.vocab;
+    check.True(row.form == DraftForm::kNone || known, "draft_token must be in the vocabulary")
+        .True(row.form != DraftForm::kLogits || args.draft_logits.data != nullptr,
+              "rows of form kLogits need draft_logits");
+  }
+  return check.View("logits", args.logits, problem.wide, {kAny, problem.vocab})
+      .Optional("draft_logits", args.draft_logits, problem.wide, {rows, problem.vocab})
+      .True(has_params, "params must be a u8 view of one VerifyParams per row")
+      .View("target_probability", args.target_probability, DType::kF32, {rows})
+      .View("draft_probability", args.draft_probability, DType::kF32, {rows})
+      .View("residual_mass", args.residual_mass, DType::kF32, {rows})
+      .View("recovered", args.recovered, DType::kI32, {rows})
+      .View("draft_logprob", args.draft_logprob, DType::kF32, {rows})
+      .View("recovered_logprob", args.recovered_logprob, DType::kF32, {rows})
+      .View("flags", args.flags, DType::kI32, {rows})
+      .Take();
+}
+
 }  // namespace skein::kernels

@@ -51,6 +51,7 @@ absl::Status CheckArgs(const CandidateBlocks::Problem& problem, const CandidateB
 absl::Status CheckArgs(const TopK::Problem& problem, const TopK::Args& args);
 absl::Status CheckArgs(const SparseAttention::Problem& problem, const SparseAttention::Args& args);
 absl::Status CheckArgs(const SampleTokens::Problem& problem, const SampleTokens::Args& args);
+absl::Status CheckArgs(const VerifyDrafts::Problem& problem, const VerifyDrafts::Args& args);
 
 // "bf16", "e4m3", ...
 std::string_view DTypeName(DType dtype);

@@ -49,6 +49,7 @@ enum class OpId : uint8_t {
   kSparseAttention,
   // sampling
   kSampleTokens,
+  kVerifyDrafts,
   kCount,
 };
 

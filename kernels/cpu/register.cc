@@ -40,10 +40,10 @@ absl::Status RegisterCpuKernels(KernelRegistry& registry, CpuIsa isa) {
   if (isa == CpuIsa::kAuto) isa = CpuHasAvx2() ? CpuIsa::kAvx2 : CpuIsa::kScalar;
   using Family = absl::Status (*)(KernelRegistry&, CpuIsa);
   constexpr Family kFamilies[] = {
-      cpu::RegisterQuant,           cpu::RegisterGemm,    cpu::RegisterNormRope,
-      cpu::RegisterHyperConnection, cpu::RegisterMoe,     cpu::RegisterEngram,
-      cpu::RegisterCompressor,      cpu::RegisterKvCache, cpu::RegisterIndexer,
-      cpu::RegisterAttention,       cpu::RegisterSampling};
+      cpu::RegisterQuant,           cpu::RegisterGemm,     cpu::RegisterNormRope,
+      cpu::RegisterHyperConnection, cpu::RegisterMoe,      cpu::RegisterEngram,
+      cpu::RegisterCompressor,      cpu::RegisterKvCache,  cpu::RegisterIndexer,
+      cpu::RegisterAttention,       cpu::RegisterSampling, cpu::RegisterVerification};
   for (Family family : kFamilies) {
     if (absl::Status status = family(registry, isa); !status.ok()) return status;
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/philox.h"
 #include "kernels/tensor_view.h"
 
 namespace skein::kernels {
@@ -16,7 +17,8 @@ struct SampleParams {
   float temperature = 1;  // < 1e-5: greedy
   float top_p = 1;
   float min_p = 0;
-  int32_t num_top = 0;  // entries of top_id / top_logprob wanted
+  int32_t num_top = 0;                            // entries of top_id / top_logprob wanted
+  RandomPurpose purpose = RandomPurpose::kPlain;  // stream of the draw: kPlain or kDraft
 };
 
 // What is known of a sampled row.
@@ -31,7 +33,7 @@ inline constexpr uint32_t kSampleNonFinite = 1;  // a NaN was seen; token is -1
 inline constexpr uint32_t kSampleAllMasked = 2;  // every logit is -inf; token is -1
 
 // Truncation order top_k -> top_p -> min_p on the tempered distribution; draw by the Gumbel race of
-// catalogue 6.4 with the PLAIN stream at (seed, position), decided in f64. Greedy: argmax, the
+// catalogue 6.4 with the row's stream at (seed, position), decided in f64. Greedy: argmax, the
 // lowest id on ties, no random number. Equal logits: the lower id first, everywhere.
 //   logits [R, V] wide;  params [R] SampleParams (kU8 view);  record [R] SampleRecord (kU8 view)
 //   top_id [R, n] i32, top_logprob [R, n] f32 (optional): the num_top largest logits, descending,
@@ -48,5 +50,47 @@ struct SampleTokens {
     TensorView logits, params, record, top_id, top_logprob;
   };
 };
+
+// How the draft of a row was chosen.
+enum class DraftForm : uint32_t {
+  kNone,    // there is no draft: the row's outputs are cleared
+  kPoint,   // as if with probability 1: q is 1 at the draft and 0 elsewhere
+  kLogits,  // drawn from draft_logits under the row's own temperature and truncation
+};
+
+// One row to verify.
+struct VerifyParams {
+  SampleParams sampling;  // of the target; temperature > 0; purpose and num_top are not used
+  int32_t draft_token = -1;
+  DraftForm form = DraftForm::kNone;
+};
+inline constexpr int32_t kVerifyNonFinite = 1;     // a NaN in the target row; recovered is -1
+inline constexpr int32_t kVerifyAllMasked = 2;     // every target logit is -inf; recovered is -1
+inline constexpr int32_t kVerifyDraftMissing = 4;  // q(draft) is 0 or draft_logits are not finite
+
+// What rejection sampling needs of a row (catalogue 7.2, 7.3): p and q are the target's and the
+// draft's distributions after temperature and truncation, computed in f64.
+//   logits [R, V] wide; draft_logits [R, V] wide, read in rows of form kLogits, may be absent
+//   params [R] VerifyParams (kU8 view)
+//   target_probability, draft_probability [R] f32: p(draft), q(draft)
+//   residual_mass [R] f32: sum over v of max(p(v) - q(v), 0)
+//   recovered [R] i32: drawn from that residual by the Gumbel race with the RESIDUAL stream at
+//     (seed, position); from p where the mass is at most 2^-30 or q is not finite
+//   draft_logprob, recovered_logprob [R] f32: raw logprobs, as in SampleRecord
+//   flags [R] i32
+struct VerifyDrafts {
+  static constexpr OpId kId = OpId::kVerifyDrafts;
+  struct Problem {
+    int vocab = 0;
+    DType wide = DType::kF32;
+    int max_rows = 0;
+  };
+  struct Args {
+    TensorView logits, draft_logits, params;
+    TensorView target_probability, draft_probability, residual_mass, recovered, draft_logprob,
+        recovered_logprob, flags;
+  };
+};
+inline constexpr double kResidualMassMin = 0x1p-30;
 
 }  // namespace skein::kernels

@@ -59,15 +59,18 @@ void Truncate(const std::vector<double>& z, const SampleParams& params, std::vec
   ids.resize(keep);
 }
 
-// Key of token v in the race: z/temperature plus Gumbel noise of its own 64 random bits.
-double RaceKey(double z, const SampleParams& params, int32_t v) {
+// Gumbel noise of token v: 64 random bits of its own.
+double Noise(const SampleParams& params, RandomPurpose purpose, int32_t v) {
   const uint32_t block = static_cast<uint32_t>(v) / 4;
   const size_t word = static_cast<size_t>(v) % 4;
-  const uint32_t high =
-      RandomBlock(params.seed, params.position, RandomPurpose::kPlain, block, 0)[word];
-  const uint32_t low =
-      RandomBlock(params.seed, params.position, RandomPurpose::kPlain, block, 1)[word];
-  return z / double{params.temperature} + GumbelNoise(high, low);
+  const uint32_t high = RandomBlock(params.seed, params.position, purpose, block, 0)[word];
+  const uint32_t low = RandomBlock(params.seed, params.position, purpose, block, 1)[word];
+  return GumbelNoise(high, low);
+}
+
+// Key of token v in the race: z/temperature plus its noise.
+double RaceKey(double z, const SampleParams& params, int32_t v) {
+  return z / double{params.temperature} + Noise(params, params.purpose, v);
 }
 
 int32_t Draw(const std::vector<double>& z, const SampleParams& params, std::vector<int32_t> ids) {
@@ -135,9 +138,124 @@ absl::Status SampleTokensSupports(const SampleTokens::Problem& problem) {
   return Requirements().Wide(problem.wide).Positive("vocab", problem.vocab).Take();
 }
 
+// Probability of each token of a row under temperature and truncation; empty when the row has a NaN
+// or allows nothing.
+std::vector<double> Distribution(const std::vector<double>& z, const SampleParams& params) {
+  if (std::any_of(z.begin(), z.end(), [](double v) { return std::isnan(v); })) return {};
+  std::vector<int32_t> ids = AllowedDescending(z);
+  if (ids.empty()) return {};
+  std::vector<double> p(z.size(), 0);
+  const double largest = z[static_cast<size_t>(ids[0])];
+  if (largest == kInfinity) {
+    p[static_cast<size_t>(ids[0])] = 1;
+    return p;
+  }
+  Truncate(z, params, ids);
+  std::sort(ids.begin(), ids.end());
+  double sum = 0;
+  for (const int32_t id : ids) {
+    const auto v = static_cast<size_t>(id);
+    p[v] = ExactExp((z[v] - largest) / double{params.temperature});
+    sum += p[v];
+  }
+  for (double& value : p) value /= sum;
+  return p;
+}
+
+double LogSum(const std::vector<double>& z) {
+  const double largest = *std::max_element(z.begin(), z.end());
+  if (largest == kInfinity) return kInfinity;
+  double sum = 0;
+  for (const double value : z) sum += std::exp(value - largest);
+  return largest + std::log(sum);
+}
+
+// The winner of the race over `weight` (not normalised) with the RESIDUAL stream; -1 if all are 0.
+int32_t DrawResidual(const std::vector<double>& weight, const SampleParams& params) {
+  int32_t best = -1;
+  double best_key = -kInfinity;
+  for (size_t v = 0; v < weight.size(); ++v) {
+    if (!(weight[v] > 0)) continue;
+    const auto token = static_cast<int32_t>(v);
+    const double key = ExactLog(weight[v]) + Noise(params, RandomPurpose::kResidual, token);
+    if (best < 0 || key > best_key) {
+      best = token;
+      best_key = key;
+    }
+  }
+  return best;
+}
+
+struct VerifyDraftsKernel {
+  struct Result {
+    double target = 0, draft = 0, mass = 0, draft_logprob = 0, recovered_logprob = 0;
+    int32_t recovered = -1;
+    int32_t flags = 0;
+  };
+  static absl::Status Run(const VerifyDrafts::Problem& problem, const VerifyDrafts::Args& args,
+                          Workspace, DeviceStream) {
+    if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    for (int64_t r = 0; r < args.logits.dim(0); ++r) {
+      const Result result = Row(args, r);
+      args.target_probability.as<float>()[r] = static_cast<float>(result.target);
+      args.draft_probability.as<float>()[r] = static_cast<float>(result.draft);
+      args.residual_mass.as<float>()[r] = static_cast<float>(result.mass);
+      args.recovered.as<int32_t>()[r] = result.recovered;
+      args.draft_logprob.as<float>()[r] = static_cast<float>(result.draft_logprob);
+      args.recovered_logprob.as<float>()[r] = static_cast<float>(result.recovered_logprob);
+      args.flags.as<int32_t>()[r] = result.flags;
+    }
+    return absl::OkStatus();
+  }
+  static Result Row(const VerifyDrafts::Args& args, int64_t r) {
+    Result result;
+    const VerifyParams& params = args.params.as<VerifyParams>()[r];
+    if (params.form == DraftForm::kNone) return result;
+    const std::vector<double> z = LoadRow<double>(args.logits, r);
+    const std::vector<double> p = Distribution(z, params.sampling);
+    if (p.empty()) {
+      const bool nan = std::any_of(z.begin(), z.end(), [](double v) { return std::isnan(v); });
+      result.flags = nan ? kVerifyNonFinite : kVerifyAllMasked;
+      return result;
+    }
+    const auto draft = static_cast<size_t>(params.draft_token);
+    std::vector<double> q(z.size(), 0);
+    if (params.form == DraftForm::kPoint) {
+      q[draft] = 1;
+    } else {
+      const std::vector<double> drawn =
+          Distribution(LoadRow<double>(args.draft_logits, r), params.sampling);
+      if (!drawn.empty()) q = drawn;
+    }
+    if (q[draft] == 0) result.flags |= kVerifyDraftMissing;
+    std::vector<double> residual(z.size());
+    for (size_t v = 0; v < z.size(); ++v) {
+      residual[v] = std::max(p[v] - q[v], 0.0);
+      result.mass += residual[v];
+    }
+    result.target = p[draft];
+    result.draft = q[draft];
+    result.recovered = DrawResidual(result.mass > kResidualMassMin ? residual : p, params.sampling);
+    const double log_sum = LogSum(z);
+    const auto logprob = [&](size_t v) { return z[v] == kInfinity ? 0 : z[v] - log_sum; };
+    result.draft_logprob = logprob(draft);
+    result.recovered_logprob = logprob(static_cast<size_t>(result.recovered));
+    return result;
+  }
+};
+
+absl::Status VerifyDraftsSupports(const VerifyDrafts::Problem& problem) {
+  return Requirements().Wide(problem.wide).Positive("vocab", problem.vocab).Take();
+}
+
 }  // namespace
 
 absl::Status RegisterSampling(KernelRegistry& registry) {
+  if (absl::Status status = RegisterBoth<VerifyDrafts, VerifyDraftsKernel, VerifyDraftsKernel>(
+          registry, DeterminismClass::kBatchInvariant, &VerifyDraftsSupports);
+      !status.ok()) {
+    return status;
+  }
   return RegisterBoth<SampleTokens, SampleTokensKernel, SampleTokensKernel>(
       registry, DeterminismClass::kBatchInvariant, &SampleTokensSupports);
 }

@@ -60,6 +60,10 @@ absl::Status Write(const SequenceStep& in, wire::SequenceStep::Builder out) {
   if (in.new_blocks.size() > kStepBlocksMax) {
     return TooLarge("SequenceStep.new_blocks", in.new_blocks.size(), kStepBlocksMax);
   }
+  if (in.provided_drafts.size() > kStepDraftsMax || in.draft_depth > kStepDraftsMax) {
+    return TooLarge("SequenceStep drafts",
+                    std::max<size_t>(in.provided_drafts.size(), in.draft_depth), kStepDraftsMax);
+  }
   out.setSequence(in.sequence.value());
   out.setSlot(in.slot.value());
   out.setFreshSlot(in.fresh_slot);
@@ -77,6 +81,12 @@ absl::Status Write(const SequenceStep& in, wire::SequenceStep::Builder out) {
   sampling.setTopK(in.sampling.top_k);
   sampling.setSeed(in.sampling.seed);
   sampling.setNumTopLogprobs(in.sampling.num_top_logprobs);
+  out.setMode(static_cast<uint8_t>(in.mode));
+  out.setDraftDepth(in.draft_depth);
+  out.setMinSurvival(in.min_survival);
+  auto drafts = out.initProvidedDrafts(static_cast<uint32_t>(in.provided_drafts.size()));
+  for (uint32_t i = 0; i < drafts.size(); ++i) drafts.set(i, in.provided_drafts[i]);
+  out.setFeedDrafter(in.feed_drafter);
   return absl::OkStatus();
 }
 
@@ -98,6 +108,28 @@ absl::Status ReadSampling(wire::RowSampling::Reader in, RowSampling& out) {
   return absl::OkStatus();
 }
 
+absl::Status ReadSpeculation(wire::SequenceStep::Reader in, SequenceStep& out) {
+  if (in.getMode() > static_cast<uint8_t>(VerificationMode::kCoupled)) {
+    return Malformed("SequenceStep.mode", Concat(in.getMode(), " names no mode"));
+  }
+  out.mode = static_cast<VerificationMode>(in.getMode());
+  out.draft_depth = in.getDraftDepth();
+  out.min_survival = in.getMinSurvival();
+  out.feed_drafter = in.getFeedDrafter();
+  if (out.draft_depth > kStepDraftsMax) {
+    return Malformed("SequenceStep.draft_depth",
+                     Concat(out.draft_depth, "; at most ", kStepDraftsMax));
+  }
+  if (!std::isfinite(out.min_survival)) {
+    return Malformed("SequenceStep.min_survival", "not finite");
+  }
+  const auto drafts = in.getProvidedDrafts();
+  SKEIN_RETURN_IF_ERROR(CheckSize(drafts, "SequenceStep.provided_drafts", kStepDraftsMax));
+  out.provided_drafts.reserve(drafts.size());
+  for (const int32_t token : drafts) out.provided_drafts.push_back(token);
+  return absl::OkStatus();
+}
+
 absl::Status Read(wire::SequenceStep::Reader in, SequenceStep& out) {
   out.sequence = SequenceId(in.getSequence());
   out.slot = SlotId(in.getSlot());
@@ -113,6 +145,7 @@ absl::Status Read(wire::SequenceStep::Reader in, SequenceStep& out) {
   out.new_blocks.reserve(blocks.size());
   for (const uint32_t block : blocks) out.new_blocks.push_back(BlockId(block));
   out.sample = in.getSample();
+  SKEIN_RETURN_IF_ERROR(ReadSpeculation(in, out));
   return ReadSampling(in.getSampling(), out.sampling);
 }
 
@@ -164,6 +197,15 @@ absl::Status Write(const VerificationSummary& in, wire::VerificationSummary::Bui
     rows[i].setPlainLogprob(row.plain_logprob);
     rows[i].setArgmaxLogprob(row.argmax_logprob);
     rows[i].setFlags(row.flags);
+    rows[i].setDraftToken(row.draft_token);
+    rows[i].setDraftLogprob(row.draft_logprob);
+    rows[i].setConfidence(row.confidence);
+    rows[i].setTargetProbability(row.target_probability);
+    rows[i].setDraftProbability(row.draft_probability);
+    rows[i].setRecoveredToken(row.recovered_token);
+    rows[i].setRecoveredLogprob(row.recovered_logprob);
+    rows[i].setResidualMass(row.residual_mass);
+    if (row.top.empty()) continue;  // an empty list costs a word
     auto top = rows[i].initTop(static_cast<uint32_t>(row.top.size()));
     for (uint32_t j = 0; j < top.size(); ++j) {
       top[j].setToken(row.top[j].token);
@@ -180,6 +222,14 @@ absl::Status Read(wire::RowSummary::Reader in, RowSummary& out) {
   out.plain_logprob = in.getPlainLogprob();
   out.argmax_logprob = in.getArgmaxLogprob();
   out.flags = in.getFlags();
+  out.draft_token = in.getDraftToken();
+  out.draft_logprob = in.getDraftLogprob();
+  out.confidence = in.getConfidence();
+  out.target_probability = in.getTargetProbability();
+  out.draft_probability = in.getDraftProbability();
+  out.recovered_token = in.getRecoveredToken();
+  out.recovered_logprob = in.getRecoveredLogprob();
+  out.residual_mass = in.getResidualMass();
   const auto top = in.getTop();
   SKEIN_RETURN_IF_ERROR(CheckSize(top, "RowSummary.top", kTopLogprobsMax));
   out.top.reserve(top.size());
@@ -208,6 +258,7 @@ absl::Status Write(const StepResult& in, wire::StepResult::Builder out) {
   out.setStatus(static_cast<uint8_t>(in.status));
   WriteText(in.message, [&](capnp::Text::Reader text) { out.setMessage(text); });
   out.setDeviceTimeUs(in.device_time_us);
+  out.setDraftTimeUs(in.draft_time_us);
   auto sequences = out.initSequences(static_cast<uint32_t>(in.sequences.size()));
   for (uint32_t i = 0; i < sequences.size(); ++i) {
     SKEIN_RETURN_IF_ERROR(Write(in.sequences[i], sequences[i]));
@@ -227,6 +278,7 @@ absl::Status Read(wire::StepResult::Reader in, StepResult& out) {
   out.status = static_cast<StepStatus>(in.getStatus());
   SKEIN_RETURN_IF_ERROR(ReadText(in.getMessage(), "StepResult.message", out.message));
   out.device_time_us = in.getDeviceTimeUs();
+  out.draft_time_us = in.getDraftTimeUs();
   const auto sequences = in.getSequences();
   SKEIN_RETURN_IF_ERROR(CheckSize(sequences, "StepResult.sequences", kPlanSequencesMax));
   out.sequences.reserve(sequences.size());
@@ -248,6 +300,7 @@ absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) 
   geometry.setNumSlots(in.geometry.num_slots);
   geometry.setMaxRows(in.geometry.max_rows);
   geometry.setMaxModelLen(in.geometry.max_model_len);
+  geometry.setMaxDraftTokens(in.geometry.max_draft_tokens);
   return absl::OkStatus();
 }
 
@@ -263,6 +316,7 @@ absl::Status Read(wire::RegisterWorker::Reader in, RegisterWorker& out) {
   out.geometry.num_slots = geometry.getNumSlots();
   out.geometry.max_rows = geometry.getMaxRows();
   out.geometry.max_model_len = geometry.getMaxModelLen();
+  out.geometry.max_draft_tokens = geometry.getMaxDraftTokens();
   return absl::OkStatus();
 }
 

@@ -35,6 +35,7 @@ inline constexpr size_t kPlanSequencesMax = 4096;
 inline constexpr size_t kStepTokensMax = 131'072;  // of one sequence
 inline constexpr size_t kStepBlocksMax = 131'072;  // appended to one sequence's table
 inline constexpr size_t kSummaryRowsMax = 64;
+inline constexpr size_t kStepDraftsMax = kSummaryRowsMax - 1;  // of one sequence
 inline constexpr size_t kTopLogprobsMax = 32;
 inline constexpr size_t kTextBytesMax = 4096;
 inline constexpr int kNestingMax = 8;

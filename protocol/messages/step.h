@@ -14,9 +14,10 @@ namespace skein::protocol {
 struct CacheGeometry {
   uint32_t block_tokens = 0;  // tokens per cache block, a multiple of every compression ratio
   uint32_t num_blocks = 0;
-  uint32_t num_slots = 0;      // sequences that can hold state at a time
-  uint32_t max_rows = 0;       // tokens of one step
-  uint32_t max_model_len = 0;  // tokens of one sequence
+  uint32_t num_slots = 0;         // sequences that can hold state at a time
+  uint32_t max_rows = 0;          // tokens of one step
+  uint32_t max_model_len = 0;     // tokens of one sequence
+  uint32_t max_draft_tokens = 0;  // that its draft head proposes in one step; 0: it has none
   friend bool operator==(const CacheGeometry&, const CacheGeometry&) = default;
 };
 
@@ -31,6 +32,11 @@ struct RowSampling {
   friend bool operator==(const RowSampling&, const RowSampling&) = default;
 };
 
+// How drafts are accepted. kGreedy: a draft must be the argmax. kRejection: the output has the
+// target's distribution. kCoupled: a draft must be the token that the same noise draws from the
+// target, so the output is bitwise that of decoding without drafts.
+enum class VerificationMode : uint8_t { kGreedy = 0, kRejection = 1, kCoupled = 2 };
+
 // One sequence's share of a step: `tokens` at positions first_position, first_position + 1, ...
 // Sender: coordinator.
 struct SequenceStep {
@@ -44,6 +50,14 @@ struct SequenceStep {
   std::vector<BlockId> new_blocks;  // appended to it before the step runs
   bool sample = false;              // choose the token after the last row
   RowSampling sampling;             // meaningful when `sample`
+  // Speculation, meaningful when `sample`. Drafts are rows after `tokens`, verified by this step.
+  VerificationMode mode = VerificationMode::kCoupled;
+  uint32_t draft_depth = 0;  // tokens that the draft head proposes; needs exactly one token above
+  // The worker drops the head's drafts from the first one whose chance to be reached and accepted,
+  // the product of the head's confidences up to it, is smaller.
+  float min_survival = 0;
+  std::vector<int32_t> provided_drafts;  // verified as they are; draft_depth is then 0
+  bool feed_drafter = false;             // keep the draft head's state of this sequence up to date
   friend bool operator==(const SequenceStep&, const SequenceStep&) = default;
 };
 
@@ -75,13 +89,27 @@ struct RowSummary {
   float argmax_logprob = 0;
   uint32_t flags = 0;           // kRowNonFinite, kRowAllMasked
   std::vector<TopLogprob> top;  // num_top_logprobs entries, most likely first
+  // The draft that this row verifies. Without one, in the last row, draft_token is -1.
+  int32_t draft_token = -1;
+  float draft_logprob = 0;  // raw
+  float confidence = 0;     // of the head, 0 to 1; 1 for provided drafts
+  // kRejection only. Probabilities of the draft after temperature and truncation, the very bits
+  // that the acceptance rule uses; the token drawn from the residual, its raw logprob, the residual
+  // mass.
+  float target_probability = 0;
+  float draft_probability = 0;
+  int32_t recovered_token = -1;
+  float recovered_logprob = 0;
+  float residual_mass = 0;
   friend bool operator==(const RowSummary&, const RowSummary&) = default;
 };
-inline constexpr uint32_t kRowNonFinite = 1;  // a NaN among the logits; no token
-inline constexpr uint32_t kRowAllMasked = 2;  // no allowed token
+inline constexpr uint32_t kRowNonFinite = 1;     // a NaN among the logits; no token
+inline constexpr uint32_t kRowAllMasked = 2;     // no allowed token
+inline constexpr uint32_t kRowDraftMissing = 4;  // the draft's own probability is 0 or not finite
 
 // The summary of one sequence in one step. The last row is the bonus row; without drafts it is the
-// only one. Empty when the plan did not ask to sample.
+// only one. There may be fewer drafts than the plan allowed. Empty when the plan did not ask to
+// sample.
 struct VerificationSummary {
   SequenceId sequence;
   std::vector<RowSummary> rows;
@@ -104,7 +132,8 @@ struct StepResult {
   StepStatus status = StepStatus::kOk;
   std::string message;                         // why, when not kOk
   std::vector<VerificationSummary> sequences;  // in plan order
-  uint64_t device_time_us = 0;
+  uint64_t device_time_us = 0;                 // of the whole step
+  uint64_t draft_time_us = 0;                  // of it, spent proposing drafts
   friend bool operator==(const StepResult&, const StepResult&) = default;
 };
 

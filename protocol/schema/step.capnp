@@ -24,6 +24,11 @@ struct SequenceStep {
   newBlocks @6 :List(UInt32);
   sample @7 :Bool;
   sampling @8 :RowSampling;
+  mode @9 :UInt8 = 2;
+  draftDepth @10 :UInt32;
+  minSurvival @11 :Float32;
+  providedDrafts @12 :List(Int32);
+  feedDrafter @13 :Bool;
 }
 
 struct StepPlan {
@@ -48,6 +53,14 @@ struct RowSummary {
   argmaxLogprob @4 :Float32;
   flags @5 :UInt32;
   top @6 :List(TopLogprob);
+  draftToken @7 :Int32 = -1;
+  draftLogprob @8 :Float32;
+  confidence @9 :Float32;
+  targetProbability @10 :Float32;
+  draftProbability @11 :Float32;
+  recoveredToken @12 :Int32 = -1;
+  recoveredLogprob @13 :Float32;
+  residualMass @14 :Float32;
 }
 
 struct VerificationSummary {
@@ -65,6 +78,7 @@ struct StepResult {
   message @6 :Text;
   sequences @7 :List(VerificationSummary);
   deviceTimeUs @8 :UInt64;
+  draftTimeUs @9 :UInt64;
 }
 
 struct CacheGeometry {
@@ -73,4 +87,5 @@ struct CacheGeometry {
   numSlots @2 :UInt32;
   maxRows @3 :UInt32;
   maxModelLen @4 :UInt32;
+  maxDraftTokens @5 :UInt32;
 }

@@ -50,12 +50,58 @@ Instance SampleCall(const Rows& rows, int vocab) {
   return instance;
 }
 
+// Verification of a row: drafts of every form, also ones that the target cuts off.
+VerifyParams VerifyOf(uint32_t id, int vocab) {
+  VerifyParams params;
+  params.sampling = ParamsOf(id);
+  if (params.sampling.temperature == 0) params.sampling.temperature = 0.7f;
+  TestRandom random(64, id);
+  params.draft_token = static_cast<int32_t>(random.Below(static_cast<uint32_t>(vocab)));
+  params.form = id % 6 == 5   ? DraftForm::kNone
+                : id % 6 == 4 ? DraftForm::kPoint
+                              : DraftForm::kLogits;
+  return params;
+}
+
+// The draft's logits: near the target's in some rows, unrelated in others, once not a number.
+double DraftLogit(uint32_t id, int64_t v) {
+  TestRandom random(65, id * 8192 + static_cast<uint32_t>(v));
+  if (id % 17 == 8 && v == 3) return std::numeric_limits<double>::quiet_NaN();
+  if (id % 3 == 0) return Logit(id, v);
+  if (id % 3 == 1) return Logit(id, v) + 0.5 * static_cast<double>(random.Bell());
+  return 2.0 * static_cast<double>(random.Bell());
+}
+
+Instance VerifyCall(const Rows& rows, int vocab) {
+  CallBuilder call(rows);
+  VerifyDrafts::Args args;
+  args.logits = call.InBy(DType::kF32, {vocab}, Logit);
+  args.draft_logits = call.InBy(DType::kF32, {vocab}, DraftLogit);
+  args.params = call.InBy(DType::kU8, {sizeof(VerifyParams)}, [vocab](uint32_t id, int64_t byte) {
+    const VerifyParams params = VerifyOf(id, vocab);
+    return static_cast<double>(reinterpret_cast<const uint8_t*>(&params)[byte]);
+  });
+  const auto out = [&](const char* name) {
+    return call.Out(name, DType::kF32, {}, Tolerance::kF32);
+  };
+  args.target_probability = out("target_probability");
+  args.draft_probability = out("draft_probability");
+  args.residual_mass = out("residual_mass");
+  args.recovered = call.Out("recovered", DType::kI32, {}, Tolerance::kBits);
+  args.draft_logprob = out("draft_logprob");
+  args.recovered_logprob = out("recovered_logprob");
+  args.flags = call.Out("flags", DType::kI32, {}, Tolerance::kBits);
+  return call.Finish<VerifyDrafts>({vocab, DType::kF32, static_cast<int>(rows.size())}, args);
+}
+
 }  // namespace
 
 void AddSamplingCases(std::vector<Case>& cases) {
   for (const int vocab : {101, 503, 1501}) {
     cases.push_back({OpId::kSampleTokens, "vocabulary " + std::to_string(vocab),
                      [vocab](const Rows& rows) { return SampleCall(rows, vocab); }});
+    cases.push_back({OpId::kVerifyDrafts, "vocabulary " + std::to_string(vocab),
+                     [vocab](const Rows& rows) { return VerifyCall(rows, vocab); }});
   }
 }
 

@@ -29,6 +29,11 @@ StepPlan SamplePlan() {
     for (uint32_t b = 0; b < i; ++b) step.new_blocks.push_back(BlockId(500 + b));
     step.sample = i != 1;
     step.sampling = {0.7F, 0.9F, 0.05F, 40, 0xdeadbeefcafeu, 5};
+    step.mode = static_cast<VerificationMode>(i);
+    step.draft_depth = i == 0 ? 5 : 0;
+    step.min_survival = 0.25F;
+    if (i == 2) step.provided_drafts = {11, 12, 13};
+    step.feed_drafter = i != 2;
     plan.sequences.push_back(step);
   }
   return plan;
@@ -45,16 +50,32 @@ StepResult SampleResult() {
   result.message = "device lost";
   result.device_time_us = 1234;
   result.sequences.push_back({SequenceId(9), {}});
-  RowSummary row{42, 7, 8, -0.25F, -std::numeric_limits<float>::infinity(), kRowNonFinite, {}};
+  RowSummary row;
+  row.position = 42;
+  row.plain_token = 7;
+  row.argmax_token = 8;
+  row.plain_logprob = -0.25F;
+  row.argmax_logprob = -std::numeric_limits<float>::infinity();
+  row.flags = kRowNonFinite;
   row.top = {{7, -0.25F}, {8, -1.5F}};
-  result.sequences.push_back({SequenceId(10), {row, row}});
+  RowSummary verified = row;
+  verified.draft_token = 9;
+  verified.draft_logprob = -3.5F;
+  verified.confidence = 0.875F;
+  verified.target_probability = 0.03F;
+  verified.draft_probability = 0.5F;
+  verified.recovered_token = 10;
+  verified.recovered_logprob = -2.5F;
+  verified.residual_mass = 0.47F;
+  result.draft_time_us = 321;
+  result.sequences.push_back({SequenceId(10), {verified, row}});
   return result;
 }
 
 std::vector<Message> AllMessages() {
   return {SamplePlan(),
           SampleResult(),
-          RegisterWorker{1, "0.1.0", "cpu", "hash", Incarnation(5), {64, 100, 8, 512, 4096}},
+          RegisterWorker{1, "0.1.0", "cpu", "hash", Incarnation(5), {64, 100, 8, 512, 4096, 5}},
           FormGroup{GroupId(1), RankId(0), 1, Epoch(7)},
           GroupFormed{GroupId(1), RankId(0), Epoch(7)},
           AbortEpoch{GroupId(1), Epoch(7), "rank 0 is gone"},
@@ -208,6 +229,27 @@ TEST(CodecTest, AliasedListsHitTheTraversalLimit) {
   }
   std::memcpy(bytes->data(), words.data(), bytes->size());
   EXPECT_THAT(DecodeError(MessageType::kStepPlan, *bytes), HasSubstr("traversal limit"));
+}
+
+// A verified row without alternatives costs at most 64 bytes on the wire.
+TEST(CodecTest, ARowCostsAtMost64Bytes) {
+  StepResult result;
+  result.sequences.push_back({SequenceId(1), {RowSummary{}}});
+  const auto one = EncodeMessage(result);
+  result.sequences[0].rows.resize(7);
+  const auto seven = EncodeMessage(result);
+  ASSERT_TRUE(one.ok() && seven.ok());
+  EXPECT_LE(seven->size() - one->size(), 6 * 64u);
+}
+
+TEST(CodecTest, DraftsBeyondTheirBoundsAreRefused) {
+  StepPlan plan = SamplePlan();
+  plan.sequences[0].draft_depth = kStepDraftsMax + 1;
+  EXPECT_THAT(std::string(EncodeMessage(plan).status().message()),
+              HasSubstr("SequenceStep drafts has 64 entries"));
+  plan.sequences[0].draft_depth = 0;
+  plan.sequences[2].provided_drafts.resize(kStepDraftsMax + 1);
+  EXPECT_FALSE(EncodeMessage(plan).ok());
 }
 
 TEST(CodecTest, EveryTruncationIsRefused) {

@@ -1,0 +1,175 @@
+#include "scheduler/speculation_policy.h"
+
+#include <algorithm>
+
+namespace skein::scheduler {
+
+namespace {
+
+constexpr double kPriorRate = 0.7;  // of acceptance, before anything was measured
+constexpr double kRateMin = 0.02;   // of a draft once it is reached
+constexpr double kRateMax = 0.98;
+constexpr double kRateWeight = 1.0 / 64;     // of one draft in an average over all sequences
+constexpr double kHistoryDecay = 15.0 / 16;  // of what a sequence's earlier steps say
+constexpr double kHistoryPrior = 4;          // drafts that a sequence's own history must outweigh
+constexpr double kCostWeight = 1.0 / 8;      // of one measurement
+constexpr double kCostRatioMax = 3;          // a slower measurement counts as so much slower
+constexpr double kGainMin = 1.02;            // drafting must promise this much over none
+// Without a draft for so many steps, a few steps try again: the text may have become easier.
+constexpr uint32_t kStepsUntilProbe = 1024;
+constexpr uint32_t kProbeSteps = 8;
+// The drafter is fed for so long after the last draft.
+constexpr uint32_t kStepsFed = 32;
+
+// Sizes are measured one by one up to 8 and by eighths of their power of two above.
+uint32_t BucketOf(uint32_t size) {
+  uint32_t step = 1;
+  while (size / step >= 16) step *= 2;
+  return size / step * step;
+}
+
+}  // namespace
+
+void CostCurve::Observe(uint32_t size, double cost) {
+  const uint32_t bucket = BucketOf(size);
+  const auto at = std::lower_bound(points_.begin(), points_.end(), bucket,
+                                   [](const Point& p, uint32_t s) { return p.size < s; });
+  if (at == points_.end() || at->size != bucket) {
+    points_.insert(at, {bucket, cost});
+    return;
+  }
+  at->cost += kCostWeight * (std::min(cost, kCostRatioMax * at->cost) - at->cost);
+}
+
+double CostCurve::At(uint32_t size) const {
+  if (points_.empty()) return 0;
+  const auto above = std::lower_bound(points_.begin(), points_.end(), size,
+                                      [](const Point& p, uint32_t s) { return p.size < s; });
+  if (above == points_.begin()) return points_.front().cost * size / points_.front().size;
+  if (points_.size() == 1) return points_.front().cost;
+  const Point& high = above == points_.end() ? points_.back() : *above;
+  const Point& low = above == points_.end() ? points_[points_.size() - 2] : *(above - 1);
+  const double slope = std::max(0.0, (high.cost - low.cost) / (high.size - low.size));
+  return low.cost + slope * (size - low.size);
+}
+
+SpeculationPolicy::SpeculationPolicy(const SpeculationSettings& settings)
+    : settings_(settings), position_rate_(settings.max_depth, kPriorAcceptance) {}
+
+double SpeculationPolicy::AcceptanceOf(const DraftHistory& history, uint32_t index) const {
+  const double own = (kHistoryPrior + history.accepted) / (kHistoryPrior + history.expected);
+  return std::clamp(position_rate_[index] * own, kRateMin, kRateMax);
+}
+
+// All drafts that may be made, the likeliest to be reached and accepted first. Survival falls with
+// the index, so a sequence's drafts come in their order.
+void SpeculationPolicy::Rank(std::span<const Candidate> candidates) {
+  ranked_.clear();
+  for (uint32_t i = 0; i < candidates.size(); ++i) {
+    double survival = 1;
+    const uint32_t depth = std::min(candidates[i].depth_max, settings_.max_depth);
+    for (uint32_t index = 0; index < depth; ++index) {
+      survival *= AcceptanceOf(*candidates[i].history, index);
+      ranked_.push_back({survival, i});
+    }
+  }
+  std::stable_sort(ranked_.begin(), ranked_.end(),
+                   [](const Draft& a, const Draft& b) { return a.survival > b.survival; });
+}
+
+// The number of leading drafts of the ranking with the most expected tokens per time. The search
+// over all numbers is safe: it depends on committed steps alone.
+uint32_t SpeculationPolicy::BestCount(uint32_t rows, uint32_t tokens, size_t num_candidates,
+                                      double* throughput) {
+  depths_.assign(num_candidates, 0);
+  uint32_t best = 0;
+  uint32_t num_drafted = 0;
+  double expected = tokens;
+  *throughput = expected / std::max(1.0, forward_.At(rows));
+  double needed = *throughput * kGainMin;
+  for (uint32_t count = 1; count <= ranked_.size(); ++count) {
+    const Draft& draft = ranked_[count - 1];
+    expected += draft.survival;
+    if (depths_[draft.candidate]++ == 0) ++num_drafted;
+    const double time = forward_.At(rows + count) + draft_.At(num_drafted);
+    if (expected / std::max(1.0, time) > needed) {
+      needed = *throughput = expected / std::max(1.0, time);
+      best = count;
+    }
+  }
+  return best;
+}
+
+// True in the few steps that draft although it does not seem to pay.
+bool SpeculationPolicy::Probes() {
+  if (probe_steps_left_ == 0 && steps_without_draft_ >= kStepsUntilProbe) {
+    probe_steps_left_ = kProbeSteps;
+  }
+  if (probe_steps_left_ == 0) return false;
+  --probe_steps_left_;
+  return true;
+}
+
+SpeculationPolicy::Choice SpeculationPolicy::Choose(std::span<const Candidate> candidates,
+                                                    uint32_t other_rows) {
+  Choice choice;
+  choice.depths.assign(candidates.size(), 0);
+  if (settings_.max_depth == 0) return choice;
+  if (settings_.adaptation == Adaptation::kFixed) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      choice.depths[i] = std::min(candidates[i].depth_max, settings_.max_depth);
+    }
+    choice.feed_drafter = true;
+    return choice;
+  }
+  Rank(candidates);
+  const auto tokens = static_cast<uint32_t>(candidates.size());
+  const uint32_t rows = tokens + other_rows;
+  double throughput = 0;
+  const uint32_t count = BestCount(rows, tokens, candidates.size(), &throughput);
+  for (uint32_t i = 0; i < count; ++i) ++choice.depths[ranked_[i].candidate];
+  if (count > 0) {
+    // Once drafted, a row pays if its chance exceeds what its time would earn elsewhere.
+    const double row_cost = forward_.At(rows + count) - forward_.At(rows + count - 1);
+    choice.min_survival = static_cast<float>(
+        std::clamp(row_cost * throughput * promised_ / std::max(kept_, kRateMin), 0.0, 1.0));
+    steps_without_draft_ = 0;
+  } else if (!candidates.empty()) {
+    ++steps_without_draft_;
+    if (Probes()) {
+      for (size_t i = 0; i < candidates.size(); ++i) {
+        choice.depths[i] = std::min({candidates[i].depth_max, settings_.max_depth, 2u});
+      }
+      if (probe_steps_left_ == 0) steps_without_draft_ = 0;
+    }
+  }
+  choice.feed_drafter = steps_without_draft_ < kStepsFed || probe_steps_left_ > 0 ||
+                        steps_without_draft_ + kStepsFed > kStepsUntilProbe;
+  return choice;
+}
+
+void SpeculationPolicy::ObserveStep(const StepCost& cost) {
+  if (cost.rows == 0 || cost.device_time_us == 0) return;
+  const uint64_t draft_us = std::min(cost.draft_time_us, cost.device_time_us);
+  forward_.Observe(cost.rows, static_cast<double>(cost.device_time_us - draft_us));
+  if (cost.num_drafted > 0) draft_.Observe(cost.num_drafted, static_cast<double>(draft_us));
+}
+
+void SpeculationPolicy::ObserveDrafts(std::span<const float> confidences, uint32_t num_accepted,
+                                      DraftHistory& history) {
+  if (confidences.empty()) return;  // nothing was learnt
+  history.expected *= kHistoryDecay;
+  history.accepted *= kHistoryDecay;
+  for (uint32_t index = 0; index < confidences.size() && index < settings_.max_depth; ++index) {
+    const bool accepted = index < num_accepted;
+    const double outcome = accepted ? 1 : 0;
+    history.expected += position_rate_[index];
+    history.accepted += outcome;
+    kept_ += kRateWeight * (outcome - kept_);
+    promised_ += kRateWeight * (static_cast<double>(confidences[index]) - promised_);
+    position_rate_[index] += kRateWeight * (outcome - position_rate_[index]);
+    if (!accepted) break;  // later ones were not reached
+  }
+}
+
+}  // namespace skein::scheduler

@@ -49,6 +49,8 @@ BatchInput::BatchInput(const ModelSpec& spec, const ModelLimits& limits, const K
   full_.sample_row = arena.Allocate(DType::kI32, {limits.max_samples});
   full_.sample_params =
       arena.Allocate(DType::kU8, {limits.max_samples, int64_t{sizeof(kernels::SampleParams)}});
+  full_.verify_params =
+      arena.Allocate(DType::kU8, {limits.max_samples, int64_t{sizeof(kernels::VerifyParams)}});
   std::set<int> ratios;
   for (const LayerSpec& layer : spec.layers) {
     if (layer.ratio > 0) ratios.insert(layer.ratio);
@@ -68,7 +70,43 @@ void BatchInput::Reset() {
   for (Slot& slot : table_) slot = Slot{};
 }
 
-absl::Status BatchInput::Check(const SequenceStep& step) const {
+namespace {
+
+// Rows of the step at most: with all drafts that the head may propose.
+uint64_t RowsMax(const SequenceStep& step) {
+  return step.tokens.size() + step.draft_depth + step.provided_drafts.size();
+}
+
+}  // namespace
+
+absl::Status BatchInput::CheckDrafts(const SequenceStep& step) const {
+  auto refuse = [&](std::string text) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence ", step.sequence.value(), ": ", text));
+  };
+  const uint64_t drafts = step.draft_depth + step.provided_drafts.size();
+  if (drafts > 0 && !step.sample) return refuse("has drafts but is not sampled");
+  if (step.draft_depth > 0 && !step.provided_drafts.empty()) {
+    return refuse("has provided drafts and a draft depth");
+  }
+  if (drafts > static_cast<uint64_t>(limits_.max_drafts)) {
+    return refuse(absl::StrCat("verifies ", drafts, " drafts, at most ", limits_.max_drafts));
+  }
+  if (step.draft_depth > 0 && (step.tokens.size() != 1 || step.first_position == 0)) {
+    return refuse(absl::StrCat("drafts after ", step.tokens.size(), " tokens from position ",
+                               step.first_position, "; a draft follows one decided token"));
+  }
+  if (step.mode == protocol::VerificationMode::kRejection && step.sampling.temperature < 1e-5F) {
+    return refuse("temperature 0 is verified greedily");
+  }
+  for (const int32_t token : step.provided_drafts) {
+    if (token < 0 || token >= spec_.vocab) {
+      return refuse(absl::StrCat("draft ", token, ", the vocabulary has ", spec_.vocab));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
   auto refuse = [&](std::string text) {
     return absl::InvalidArgumentError(absl::StrCat("sequence ", step.sequence.value(), ": ", text));
   };
@@ -93,7 +131,7 @@ absl::Status BatchInput::Check(const SequenceStep& step) const {
                                " tokens, at most ", spec_.dspark.block + 1));
   }
   if (step.tokens.empty()) return refuse("has no tokens");
-  const uint64_t end = uint64_t{step.first_position} + step.tokens.size();
+  const uint64_t end = uint64_t{step.first_position} + RowsMax(step);
   if (end > static_cast<uint64_t>(limits_.max_model_len)) {
     return refuse(
         absl::StrCat("ends at position ", end, ", max_model_len is ", limits_.max_model_len));
@@ -124,21 +162,29 @@ absl::Status BatchInput::Check(const SequenceStep& step) const {
       return refuse(absl::StrCat("token ", token, ", the vocabulary has ", spec_.vocab));
     }
   }
-  return absl::OkStatus();
+  return CheckDrafts(step);
 }
 
-absl::Status BatchInput::CheckPlan(const StepPlan& plan) const {
+absl::Status BatchInput::Check(const StepPlan& plan) const {
   size_t rows = 0;
   size_t samples = 0;
+  uint64_t drafted = 0;
   std::set<uint32_t> slots;
   for (const SequenceStep& step : plan.sequences) {
-    SKEIN_RETURN_IF_ERROR(Check(step));
-    rows += step.tokens.size();
-    samples += step.sample ? 1 : 0;
+    SKEIN_RETURN_IF_ERROR(CheckSequence(step));
+    rows += RowsMax(step);
+    samples += step.sample ? 1 + RowsMax(step) - step.tokens.size() : 0;
+    drafted += step.draft_depth > 0 ? 1 : 0;
     if (!slots.insert(step.slot.value()).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("slot ", step.slot.value(), " is in the plan twice"));
     }
+  }
+  if (drafted * static_cast<uint64_t>(limits_.max_drafts) >
+      static_cast<uint64_t>(limits_.max_rows)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan drafts for ", drafted, " sequences, at most ",
+                     limits_.max_rows / limits_.max_drafts, " fit ", limits_.max_rows, " rows"));
   }
   if (rows > static_cast<size_t>(limits_.max_rows)) {
     return absl::InvalidArgumentError(
@@ -206,30 +252,68 @@ void BatchInput::FillRow(const SequenceStep& step, int index, size_t offset) {
   FillGroups(step, offset, row);
 }
 
-void BatchInput::FillSample(const SequenceStep& step, int row) {
+// `row` is the last row of the sequence; `step` has the drafts among its tokens.
+void BatchInput::FillSample(const SequenceStep& step, const SequenceDrafts& drafts, int row) {
   if (!step.sample) return;
-  const int at = batch_.num_samples++;
-  full_.sample_row.as<int32_t>()[at] = row;
-  kernels::SampleParams params;
-  params.seed = step.sampling.seed;
-  params.position = step.first_position + static_cast<uint32_t>(step.tokens.size());
-  params.top_k = step.sampling.top_k;
-  params.temperature = step.sampling.temperature;
-  params.top_p = step.sampling.top_p;
-  params.min_p = step.sampling.min_p;
-  params.num_top = step.sampling.num_top_logprobs;
-  full_.sample_params.as<kernels::SampleParams>()[at] = params;
+  const int num_drafts = static_cast<int>(drafts.tokens.size());
+  for (int j = 0; j <= num_drafts; ++j) {
+    const int at = batch_.num_samples++;
+    full_.sample_row.as<int32_t>()[at] = row - num_drafts + j;
+    kernels::SampleParams params;
+    params.seed = step.sampling.seed;
+    params.position = step.first_position + static_cast<uint32_t>(step.tokens.size()) -
+                      static_cast<uint32_t>(num_drafts - j);
+    params.top_k = step.sampling.top_k;
+    params.temperature =
+        step.mode == protocol::VerificationMode::kGreedy ? 0.0F : step.sampling.temperature;
+    params.top_p = step.sampling.top_p;
+    params.min_p = step.sampling.min_p;
+    params.num_top = step.sampling.num_top_logprobs;
+    full_.sample_params.as<kernels::SampleParams>()[at] = params;
+    kernels::VerifyParams verify;
+    if (j < num_drafts && step.mode == protocol::VerificationMode::kRejection) {
+      const bool provided = drafts.draft_row < 0;
+      verify.sampling = params;
+      verify.draft_token = drafts.tokens[static_cast<size_t>(j)];
+      verify.form = provided ? kernels::DraftForm::kPoint : kernels::DraftForm::kLogits;
+      verify.draft_row = provided ? 0 : drafts.draft_row + j;
+      ++batch_.num_verified;
+    }
+    full_.verify_params.as<kernels::VerifyParams>()[at] = verify;
+  }
 }
 
-void BatchInput::FillSequence(const SequenceStep& step, int index) {
-  Slot& slot = table_[step.slot.value()];
-  if (step.fresh_slot) slot = Slot{};
+int64_t BatchInput::FedFrom(const SequenceStep& step) const {
+  const Slot& slot = table_[step.slot.value()];
+  const int64_t first = step.first_position;
+  const bool known = slot.used && slot.sequence == step.sequence && !step.fresh_slot;
+  return known && slot.fed_to >= first ? std::min(slot.fed_from, first) : first;
+}
+
+// Positions [first, end) are computed; the draft head sees them or not.
+void BatchInput::Feed(Slot& slot, int64_t first, int64_t end, bool feeds) {
+  if (feeds) {
+    slot.fed_from = first > slot.fed_to ? first : std::min(slot.fed_from, first);
+    slot.fed_to = end;
+  } else {
+    slot.fed_to = std::min(slot.fed_to, first);
+    slot.fed_from = std::min(slot.fed_from, slot.fed_to);
+  }
+}
+
+void BatchInput::FillSequence(const SequenceStep& planned, const SequenceDrafts& drafts,
+                              int index) {
+  Slot& slot = table_[planned.slot.value()];
+  if (planned.fresh_slot) slot = Slot{};
+  SequenceStep step = planned;
+  step.tokens.insert(step.tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
   slot.used = true;
   slot.sequence = step.sequence;
   for (protocol::BlockId block : step.new_blocks) {
     slot.blocks.push_back(static_cast<int32_t>(block.value()));
   }
   slot.length = step.first_position + static_cast<int64_t>(step.tokens.size());
+  Feed(slot, step.first_position, slot.length, batch_.feeds_drafter);
   full_.rows.first_row.as<int32_t>()[index] = batch_.num_rows;
   full_.rows.first_position.as<int32_t>()[index] = static_cast<int32_t>(step.first_position);
   full_.rows.slot.as<int32_t>()[index] = static_cast<int32_t>(step.slot.value());
@@ -237,7 +321,7 @@ void BatchInput::FillSequence(const SequenceStep& step, int index) {
   std::fill_n(table, max_blocks_, -1);
   std::copy(slot.blocks.begin(), slot.blocks.end(), table);
   for (size_t offset = 0; offset < step.tokens.size(); ++offset) FillRow(step, index, offset);
-  FillSample(step, batch_.num_rows - 1);
+  FillSample(step, drafts, batch_.num_rows - 1);
   // Columns that the last row sees, also when the step completes no group.
   for (CompletedGroups& groups : batch_.groups) {
     groups.max_columns = std::max(groups.max_columns, static_cast<int>(slot.length / groups.ratio));
@@ -258,6 +342,7 @@ void BatchInput::Narrow() {
   }
   batch_.sample_row = Rows(batch_.sample_row, batch_.num_samples);
   batch_.sample_params = Rows(batch_.sample_params, batch_.num_samples);
+  batch_.verify_params = Rows(batch_.verify_params, batch_.num_samples);
   for (size_t i = 0; i < groups_.size(); ++i) {
     CompletedGroups& groups = batch_.groups[i];
     groups.row = Rows(groups_[i].row, groups.count);
@@ -267,19 +352,21 @@ void BatchInput::Narrow() {
   }
 }
 
-absl::StatusOr<const ModelBatch*> BatchInput::Build(const StepPlan& plan) {
-  SKEIN_RETURN_IF_ERROR(CheckPlan(plan));
+const ModelBatch& BatchInput::Build(const StepPlan& plan, std::span<const SequenceDrafts> drafts) {
   batch_ = full_;
   batch_.num_sequences = static_cast<int>(plan.sequences.size());
+  batch_.feeds_drafter = std::any_of(plan.sequences.begin(), plan.sequences.end(),
+                                     [](const SequenceStep& step) { return step.feed_drafter; });
   for (const GroupBuffers& buffers : groups_) {
     CompletedGroups groups;
     groups.ratio = buffers.ratio;
     batch_.groups.push_back(groups);
   }
-  int index = 0;
-  for (const SequenceStep& step : plan.sequences) FillSequence(step, index++);
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    FillSequence(plan.sequences[i], drafts[i], static_cast<int>(i));
+  }
   Narrow();
-  return &batch_;
+  return batch_;
 }
 
 }  // namespace skein::worker

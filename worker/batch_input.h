@@ -16,14 +16,28 @@
 
 namespace skein::worker {
 
+// Tokens to verify after a sequence's own in one step.
+struct SequenceDrafts {
+  std::vector<int32_t> tokens;
+  std::vector<float> confidence;  // 0 to 1, one per token
+  int draft_row = -1;  // of the first token among the draft head's logits; -1: provided by the plan
+};
+
 class BatchInput {
  public:
   // `token_map`: raw token -> compressed id, empty without Engram; outlives the object.
   BatchInput(const ModelSpec& spec, const ModelLimits& limits, const KvCache& cache,
              StateSlots& slots, std::span<const int32_t> token_map, Arena& arena);
 
-  // The batch of a plan, valid until the next call. InvalidArgument names sequence, field, values.
-  absl::StatusOr<const ModelBatch*> Build(const protocol::StepPlan& plan);
+  // Whether the plan agrees with what the slots hold. InvalidArgument names sequence, field,
+  // values.
+  absl::Status Check(const protocol::StepPlan& plan) const;
+  // First position from which on the draft head saw the sequence without a gap; first_position of
+  // the step if it saw nothing.
+  int64_t FedFrom(const protocol::SequenceStep& step) const;
+  // The batch of a plan that passed Check, with one entry of `drafts` per sequence; valid until the
+  // next call.
+  const ModelBatch& Build(const protocol::StepPlan& plan, std::span<const SequenceDrafts> drafts);
 
   // Forgets every slot: the epoch is over.
   void Reset();
@@ -32,7 +46,8 @@ class BatchInput {
   struct Slot {
     bool used = false;
     protocol::SequenceId sequence;
-    int64_t length = 0;  // tokens computed
+    int64_t length = 0;                // tokens computed
+    int64_t fed_from = 0, fed_to = 0;  // positions that the draft head saw
     std::vector<int32_t> blocks;
   };
   struct GroupBuffers {
@@ -40,13 +55,14 @@ class BatchInput {
     kernels::TensorView row, target, cos_sin, ring_target;
   };
 
-  absl::Status Check(const protocol::SequenceStep& step) const;
-  absl::Status CheckPlan(const protocol::StepPlan& plan) const;
-  void FillSequence(const protocol::SequenceStep& step, int index);
+  absl::Status CheckSequence(const protocol::SequenceStep& step) const;
+  absl::Status CheckDrafts(const protocol::SequenceStep& step) const;
+  void FillSequence(const protocol::SequenceStep& step, const SequenceDrafts& drafts, int index);
   void FillRow(const protocol::SequenceStep& step, int index, size_t offset);
   void FillNgram(const protocol::SequenceStep& step, size_t offset, int row);
   void FillGroups(const protocol::SequenceStep& step, size_t offset, int row);
-  void FillSample(const protocol::SequenceStep& step, int row);
+  void FillSample(const protocol::SequenceStep& step, const SequenceDrafts& drafts, int row);
+  static void Feed(Slot& slot, int64_t first, int64_t end, bool feeds);
   void Narrow();
 
   const ModelSpec& spec_;

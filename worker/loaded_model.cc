@@ -37,10 +37,12 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
   kernels_ = std::make_unique<KernelSet>(registry, manifest, options.stream);
   cache_ = std::make_unique<KvCache>(spec_, options.numerics, options.block_tokens,
                                      options.num_blocks, arena_);
-  slots_ = std::make_unique<StateSlots>(spec_, options.numerics, options.num_slots, arena_);
+  const bool drafts = options.max_draft_requests > 0 && spec_.dspark.stages > 0;
+  slots_ = std::make_unique<StateSlots>(spec_, options.numerics, options.num_slots,
+                                        drafts ? spec_.dspark.stages : 0, arena_);
   model_ = std::make_unique<Model>(spec_, *weights_, options.numerics, options.limits, *cache_,
                                    *slots_, *kernels_, arena_);
-  if (options.max_draft_requests > 0 && spec_.dspark.stages > 0) {
+  if (drafts) {
     draft_ = std::make_unique<DSparkHead>(*model_, *weights_, options.limits,
                                           options.max_draft_requests, *slots_, *kernels_, arena_);
   }

@@ -56,6 +56,27 @@ absl::StatusOr<int> NumBlocks(const protocol::Config& config, const ModelSpec& s
   return static_cast<int>(std::min<int64_t>(blocks, 1 << 24));
 }
 
+// The draft head's share of the load: how many tokens for how many sequences.
+absl::Status PlanDrafts(const protocol::Config& config, const ModelSpec& spec,
+                        LoadOptions& options) {
+  const protocol::SpeculationConfig& speculation = config.speculation;
+  if (speculation.method == "dspark" && spec.dspark.stages == 0) {
+    return absl::InvalidArgumentError(
+        "speculation.method is dspark, the checkpoint has no draft head (its config.json has no "
+        "DSpark stages); set speculation.method to none");
+  }
+  if (speculation.method == "none" || spec.dspark.stages == 0 ||
+      speculation.num_speculative_tokens == 0) {
+    return absl::OkStatus();
+  }
+  const int64_t rows = config.scheduler.max_num_batched_tokens;
+  options.limits.max_drafts = spec.dspark.block;
+  options.max_draft_requests =
+      static_cast<int>(std::min(config.scheduler.max_num_seqs, rows / spec.dspark.block));
+  if (options.max_draft_requests == 0) options.limits.max_drafts = 0;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int UsableProcessors() {
@@ -81,8 +102,9 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
   options.model_dir = config.model.path;
   options.numerics = BackendNumerics(config.worker.backend);
   options.limits.max_rows = static_cast<int>(scheduler.max_num_batched_tokens);
-  options.limits.max_samples =
-      static_cast<int>(std::min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens));
+  SKEIN_RETURN_IF_ERROR(PlanDrafts(config, spec, options));
+  options.limits.max_samples = static_cast<int>(std::min(
+      scheduler.max_num_seqs * (1 + options.limits.max_drafts), scheduler.max_num_batched_tokens));
   options.limits.max_model_len = static_cast<int>(config.model.max_model_len);
   options.limits.max_top = static_cast<int>(config.model.max_logprobs);
   options.block_tokens = static_cast<int>(scheduler.block_size);
@@ -91,7 +113,9 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
   const uint64_t needed =
       static_cast<uint64_t>(options.num_blocks) *
           KvCache::BlockBytes(spec, options.numerics, options.block_tokens) +
-      static_cast<uint64_t>(options.num_slots) * StateSlots::SlotBytes(spec, options.numerics);
+      static_cast<uint64_t>(options.num_slots) *
+          StateSlots::SlotBytes(spec, options.numerics,
+                                options.max_draft_requests > 0 ? spec.dspark.stages : 0);
   const uint64_t free = FreeMemoryBytes();
   if (free > 0 && needed > free) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -108,6 +132,7 @@ protocol::CacheGeometry Geometry(const LoadOptions& options) {
   geometry.num_slots = static_cast<uint32_t>(options.num_slots);
   geometry.max_rows = static_cast<uint32_t>(options.limits.max_rows);
   geometry.max_model_len = static_cast<uint32_t>(options.limits.max_model_len);
+  geometry.max_draft_tokens = static_cast<uint32_t>(options.limits.max_drafts);
   return geometry;
 }
 

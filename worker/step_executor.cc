@@ -1,5 +1,6 @@
 #include "worker/step_executor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,11 +21,78 @@ constexpr size_t kPlansMax = 16;
 // The same, resets of epoch changes and the end.
 constexpr size_t kJobsMax = 2 * kPlansMax;
 
+uint64_t MicrosecondsSince(absl::Time begin) {
+  return static_cast<uint64_t>(absl::ToInt64Microseconds(protocol::MonotonicNow() - begin));
+}
+
+// The drafts of each sequence of the plan: provided ones, or proposed now and cut where the plan
+// says. Each is empty for a sequence without drafts.
+absl::StatusOr<std::vector<SequenceDrafts>> ProposeDrafts(LoadedModel& model,
+                                                          const StepPlan& plan) {
+  std::vector<SequenceDrafts> drafts(plan.sequences.size());
+  std::vector<DraftRequest> requests;
+  std::vector<size_t> owner;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const protocol::SequenceStep& step = plan.sequences[i];
+    drafts[i].tokens = step.provided_drafts;
+    drafts[i].confidence.assign(step.provided_drafts.size(), 1.0F);
+    if (step.draft_depth == 0) continue;
+    owner.push_back(i);
+    requests.push_back({.slot = static_cast<int>(step.slot.value()),
+                        .position = int64_t{step.first_position} - 1,
+                        .token = step.tokens[0],
+                        .fed_from = model.input().FedFrom(step),
+                        .depth = static_cast<int>(step.draft_depth),
+                        .mode = step.mode,
+                        .sampling = step.sampling});
+  }
+  if (requests.empty()) return drafts;
+  std::vector<DraftProposal> proposals;
+  SKEIN_RETURN_IF_ERROR(model.draft()->Propose(requests, proposals));
+  for (size_t r = 0; r < requests.size(); ++r) {
+    SequenceDrafts& out = drafts[owner[r]];
+    const size_t kept = KeptDrafts(proposals[r].confidence, plan.sequences[owner[r]].min_survival);
+    out.draft_row = static_cast<int>(r) * model.draft()->depth_max();
+    for (size_t j = 0; j < kept; ++j) {
+      out.tokens.push_back(proposals[r].tokens[j]);
+      out.confidence.push_back(static_cast<float>(Confidence(proposals[r].confidence[j])));
+    }
+  }
+  return drafts;
+}
+
+absl::Status RunBatch(LoadedModel& model, const ModelBatch& batch, size_t num_requests) {
+  if (batch.num_rows == 0) return absl::OkStatus();
+  SKEIN_RETURN_IF_ERROR(model.model().Forward(batch));
+  if (batch.num_verified > 0) {
+    const kernels::TensorView draft_logits =
+        num_requests > 0 ? model.draft()->draft_logits(static_cast<int>(num_requests))
+                         : kernels::TensorView{};
+    SKEIN_RETURN_IF_ERROR(model.model().head().Verify(batch.verify_params, draft_logits));
+  }
+  if (!batch.feeds_drafter || model.draft() == nullptr) return absl::OkStatus();
+  return model.draft()->Observe(batch, model.model().taps(batch.num_rows));
+}
+
+void SummariseDraft(const OutputHead& head, int sample, const protocol::SequenceStep& step,
+                    int32_t draft, float confidence, protocol::RowSummary& row) {
+  row.draft_token = draft;
+  row.confidence = confidence;
+  if (step.mode != protocol::VerificationMode::kRejection) return;
+  const OutputHead::Verified verified = head.verified(sample);
+  row.draft_logprob = verified.draft_logprob;
+  row.target_probability = verified.target_probability;
+  row.draft_probability = verified.draft_probability;
+  row.recovered_token = verified.recovered;
+  row.recovered_logprob = verified.recovered_logprob;
+  row.residual_mass = verified.residual_mass;
+  if ((verified.flags & kernels::kVerifyDraftMissing) != 0) row.flags |= protocol::kRowDraftMissing;
+}
+
 protocol::RowSummary Summarise(const OutputHead& head, int sample, int samples,
                                const protocol::SequenceStep& step) {
   const kernels::SampleRecord& record = head.records(samples)[static_cast<size_t>(sample)];
   protocol::RowSummary row;
-  row.position = step.first_position + static_cast<uint32_t>(step.tokens.size());
   row.plain_token = record.token;
   row.argmax_token = record.argmax;
   row.plain_logprob = record.logprob;
@@ -49,31 +117,42 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
   result.epoch = plan.epoch;
   result.step = plan.step;
   result.lane = plan.lane;
-  const absl::StatusOr<const ModelBatch*> batch = model.input().Build(plan);
-  if (!batch.ok()) {
-    result.status = StepStatus::kRefused;
-    result.message = std::string(batch.status().message());
+  const auto end = [&](StepStatus status, const absl::Status& why) {
+    result.status = status;
+    result.message = std::string(why.message());
     return result;
+  };
+  if (const absl::Status status = model.input().Check(plan); !status.ok()) {
+    return end(StepStatus::kRefused, status);
   }
-  if ((*batch)->num_rows > 0) {
-    if (const absl::Status status = model.model().Forward(**batch); !status.ok()) {
-      result.status = StepStatus::kFailed;
-      result.message = std::string(status.message());
-      return result;
-    }
+  const absl::StatusOr<std::vector<SequenceDrafts>> drafts = ProposeDrafts(model, plan);
+  if (!drafts.ok()) return end(StepStatus::kFailed, drafts.status());
+  const auto num_requests = static_cast<size_t>(
+      std::count_if(plan.sequences.begin(), plan.sequences.end(),
+                    [](const protocol::SequenceStep& step) { return step.draft_depth > 0; }));
+  if (num_requests > 0) result.draft_time_us = MicrosecondsSince(begin);
+  const ModelBatch& batch = model.input().Build(plan, *drafts);
+  if (const absl::Status status = RunBatch(model, batch, num_requests); !status.ok()) {
+    return end(StepStatus::kFailed, status);
   }
   int sample = 0;
-  for (const protocol::SequenceStep& step : plan.sequences) {
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const protocol::SequenceStep& step = plan.sequences[i];
     protocol::VerificationSummary summary;
     summary.sequence = step.sequence;
-    if (step.sample) {
-      summary.rows.push_back(
-          Summarise(model.model().head(), sample++, (*batch)->num_samples, step));
+    const size_t rows = step.sample ? 1 + (*drafts)[i].tokens.size() : 0;
+    for (size_t j = 0; j < rows; ++j, ++sample) {
+      protocol::RowSummary row = Summarise(model.model().head(), sample, batch.num_samples, step);
+      row.position = step.first_position + static_cast<uint32_t>(step.tokens.size() + j);
+      if (j + 1 < rows) {
+        SummariseDraft(model.model().head(), sample, step, (*drafts)[i].tokens[j],
+                       (*drafts)[i].confidence[j], row);
+      }
+      summary.rows.push_back(std::move(row));
     }
     result.sequences.push_back(std::move(summary));
   }
-  result.device_time_us =
-      static_cast<uint64_t>(absl::ToInt64Microseconds(protocol::MonotonicNow() - begin));
+  result.device_time_us = MicrosecondsSince(begin);
   return result;
 }
 

@@ -132,7 +132,7 @@ struct VerifyDraftsKernel {
     const Distribution p(z, vocab, largest, params.sampling, ids);
     const int32_t draft = params.draft_token;
     if (params.form == DraftForm::kLogits) {
-      const float* y = reinterpret_cast<const float*>(args.draft_logits.row(r));
+      const float* y = reinterpret_cast<const float*>(args.draft_logits.row(params.draft_row));
       const float most = Lanes<isa>().largest(y, vocab);
       if (!std::isnan(most) && most != -kInfinity) {
         const Distribution q(y, vocab, most, params.sampling, ids);

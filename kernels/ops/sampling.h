@@ -63,6 +63,7 @@ struct VerifyParams {
   SampleParams sampling;  // of the target; temperature > 0; purpose and num_top are not used
   int32_t draft_token = -1;
   DraftForm form = DraftForm::kNone;
+  int32_t draft_row = 0;  // row of draft_logits, form kLogits
 };
 inline constexpr int32_t kVerifyNonFinite = 1;     // a NaN in the target row; recovered is -1
 inline constexpr int32_t kVerifyAllMasked = 2;     // every target logit is -inf; recovered is -1
@@ -70,7 +71,8 @@ inline constexpr int32_t kVerifyDraftMissing = 4;  // q(draft) is 0 or draft_log
 
 // What rejection sampling needs of a row (catalogue 7.2, 7.3): p and q are the target's and the
 // draft's distributions after temperature and truncation, computed in f64.
-//   logits [R, V] wide; draft_logits [R, V] wide, read in rows of form kLogits, may be absent
+//   logits [R, V] wide; draft_logits [D, V] wide, row draft_row is read for rows of form kLogits;
+//     may be absent
 //   params [R] VerifyParams (kU8 view)
 //   target_probability, draft_probability [R] f32: p(draft), q(draft)
 //   residual_mass [R] f32: sum over v of max(p(v) - q(v), 0)

@@ -224,7 +224,7 @@ struct VerifyDraftsKernel {
       q[draft] = 1;
     } else {
       const std::vector<double> drawn =
-          Distribution(LoadRow<double>(args.draft_logits, r), params.sampling);
+          Distribution(LoadRow<double>(args.draft_logits, params.draft_row), params.sampling);
       if (!drawn.empty()) q = drawn;
     }
     if (q[draft] == 0) result.flags |= kVerifyDraftMissing;

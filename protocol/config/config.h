@@ -62,6 +62,13 @@ struct SchedulerConfig {
   int64_t max_num_queued_tokens = 0;  // 0: four seconds of prefill capacity
 };
 
+// Drafting and its verification.
+struct SpeculationConfig {
+  std::string method = "auto";         // auto: the draft head of the checkpoint, if it has one
+  int64_t num_speculative_tokens = 5;  // drafts per sequence and step at most
+  std::string depth = "adaptive";      // adaptive: by acceptance and load; fixed: always the most
+};
+
 // The worker's device.
 struct WorkerConfig {
   std::string backend = "auto";  // auto (skein serve only) or the name of a registered backend
@@ -97,6 +104,7 @@ struct Config {
   ModelConfig model;
   ServerConfig server;
   SchedulerConfig scheduler;
+  SpeculationConfig speculation;
   WorkerConfig worker;
   TransportConfig transport;
   NodeConfig node;

@@ -95,6 +95,16 @@ constexpr ConfigKey kKeys[] = {
      &At<&Config::scheduler, &SchedulerConfig::max_num_queued_tokens>, 0, 1e12, "", "tokens",
      "prompt tokens that may wait; 0: four seconds of prefill capacity"},
 
+    {"speculation.method", "speculation-method",
+     &At<&Config::speculation, &SpeculationConfig::method>, 0, 0, "auto|dspark|none", "",
+     "what drafts tokens: auto takes the checkpoint's own draft head, none decodes without"},
+    {"speculation.num_speculative_tokens", "num-speculative-tokens",
+     &At<&Config::speculation, &SpeculationConfig::num_speculative_tokens>, 0, 63, "", "tokens",
+     "most drafts of a sequence in a step; the draft head may offer fewer"},
+    {"speculation.depth", "speculation-depth", &At<&Config::speculation, &SpeculationConfig::depth>,
+     0, 0, "adaptive|fixed", "",
+     "adaptive drafts as far as acceptance and load make it pay; fixed always drafts the most"},
+
     {"worker.backend", "backend", &At<&Config::worker, &WorkerConfig::backend>, 0, 0, "", "",
      "kernels to use: auto (skein serve only) or a registered name: cpu, sm90, reference"},
     {"worker.threads", "threads", &At<&Config::worker, &WorkerConfig::threads>, 0, 64, "", "",

@@ -164,16 +164,19 @@ absl::StatusOr<Trace> SequenceRun::Append(std::span<const int32_t> tokens,
   while (num_blocks_ * kBlockTokens < static_cast<size_t>(length_)) {
     step.new_blocks.emplace_back(static_cast<uint32_t>(num_blocks_++));
   }
+  step.feed_drafter = true;
   plan.sequences.push_back(std::move(step));
-  SKEIN_ASSIGN_OR_RETURN(const worker::ModelBatch* batch, loaded_->input().Build(plan));
+  SKEIN_RETURN_IF_ERROR(loaded_->input().Check(plan));
+  const worker::ModelBatch& batch =
+      loaded_->input().Build(plan, std::vector<worker::SequenceDrafts>(1));
   worker::Model& model = loaded_->model();
   Trace trace;
-  trace.num_rows = batch->num_rows;
-  const int rows = batch->num_rows;
-  SKEIN_RETURN_IF_ERROR(model.Embed(*batch));
+  trace.num_rows = batch.num_rows;
+  const int rows = batch.num_rows;
+  SKEIN_RETURN_IF_ERROR(model.Embed(batch));
   for (int layer = 0; layer < loaded_->spec().num_layers; ++layer) {
     if (before) before(layer, model.stream(rows), model.pre(rows));
-    SKEIN_RETURN_IF_ERROR(model.RunLayer(layer, *batch));
+    SKEIN_RETURN_IF_ERROR(model.RunLayer(layer, batch));
     trace.layers.push_back({ToDoubles(model.stream(rows)), ToDoubles(model.pre(rows))});
     TakeDecisions(layer, rows, trace);
   }
@@ -183,7 +186,7 @@ absl::StatusOr<Trace> SequenceRun::Append(std::span<const int32_t> tokens,
   trace.logits = ToDoubles(model.head().logits(rows));
   trace.y = ToDoubles(model.head().collapsed(rows));
   if (loaded_->draft() != nullptr) {
-    SKEIN_RETURN_IF_ERROR(loaded_->draft()->Observe(*batch, model.taps(rows)));
+    SKEIN_RETURN_IF_ERROR(loaded_->draft()->Observe(batch, model.taps(rows)));
   }
   return trace;
 }
@@ -193,16 +196,24 @@ absl::StatusOr<worker::DraftProposal> SequenceRun::Draft(int32_t token) {
     return absl::FailedPreconditionError("the checkpoint has no draft head");
   }
   std::vector<worker::DraftProposal> proposals;
-  const worker::DraftRequest request{.slot = 0, .position = length_ - 1, .token = token};
+  const worker::DraftRequest request{.slot = 0,
+                                     .position = length_ - 1,
+                                     .token = token,
+                                     .fed_from = 0,
+                                     .depth = loaded_->draft()->depth_max(),
+                                     .mode = protocol::VerificationMode::kGreedy,
+                                     .sampling = {}};
   SKEIN_RETURN_IF_ERROR(loaded_->draft()->Propose(std::span(&request, 1), proposals));
   return proposals[0];
 }
 
 absl::Status SequenceRun::DraftBase(int32_t token, std::vector<double>& logits,
                                     std::vector<double>& y) {
-  const worker::DraftRequest request{.slot = 0, .position = length_ - 1, .token = token};
+  worker::DraftRequest request;
+  request.position = length_ - 1;
+  request.token = token;
   SKEIN_RETURN_IF_ERROR(loaded_->draft()->RunStages(std::span(&request, 1)));
-  logits = ToDoubles(loaded_->draft()->logits(1));
+  logits = ToDoubles(loaded_->draft()->draft_logits(1));
   y = ToDoubles(loaded_->draft()->collapsed(1));
   return absl::OkStatus();
 }

@@ -50,6 +50,8 @@ Instance SampleCall(const Rows& rows, int vocab) {
   return instance;
 }
 
+constexpr uint32_t kDraftRows = 40;
+
 // Verification of a row: drafts of every form, also ones that the target cuts off.
 VerifyParams VerifyOf(uint32_t id, int vocab) {
   VerifyParams params;
@@ -57,6 +59,7 @@ VerifyParams VerifyOf(uint32_t id, int vocab) {
   if (params.sampling.temperature == 0) params.sampling.temperature = 0.7f;
   TestRandom random(64, id);
   params.draft_token = static_cast<int32_t>(random.Below(static_cast<uint32_t>(vocab)));
+  params.draft_row = static_cast<int32_t>(id % kDraftRows);
   params.form = id % 6 == 5   ? DraftForm::kNone
                 : id % 6 == 4 ? DraftForm::kPoint
                               : DraftForm::kLogits;
@@ -76,7 +79,9 @@ Instance VerifyCall(const Rows& rows, int vocab) {
   CallBuilder call(rows);
   VerifyDrafts::Args args;
   args.logits = call.InBy(DType::kF32, {vocab}, Logit);
-  args.draft_logits = call.InBy(DType::kF32, {vocab}, DraftLogit);
+  args.draft_logits = call.SharedBy(DType::kF32, {kDraftRows, vocab}, [vocab](int64_t i) {
+    return DraftLogit(static_cast<uint32_t>(i / vocab), i % vocab);
+  });
   args.params = call.InBy(DType::kU8, {sizeof(VerifyParams)}, [vocab](uint32_t id, int64_t byte) {
     const VerifyParams params = VerifyOf(id, vocab);
     return static_cast<double>(reinterpret_cast<const uint8_t*>(&params)[byte]);

@@ -256,8 +256,8 @@ class Trials {
     for (size_t i = 0; i < seeds_.size(); ++i) {
       target.push_back(world_.target[static_cast<size_t>(judged_after[i] + 1)]);
       proposed.push_back(world_.draft[static_cast<size_t>(before[i] + 1)]);
-      params.push_back(
-          {Params(i, position, kernels::RandomPurpose::kPlain), draft[i], DraftForm::kLogits});
+      params.push_back({Params(i, position, kernels::RandomPurpose::kPlain), draft[i],
+                        DraftForm::kLogits, static_cast<int32_t>(i)});
     }
     std::vector<RowSummary> rows = kernels_.Verify(target, proposed, params);
     if (plant_ == Plant::kDraftBeforeTruncation) {

@@ -1,9 +1,9 @@
 // Memory of the arena and the small views of it; the three sets of number formats.
 #include "worker/model/activations.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
+
+#include <gtest/gtest.h>
 
 namespace skein::worker {
 namespace {

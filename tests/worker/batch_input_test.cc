@@ -1,11 +1,11 @@
 // A plan becomes the metadata of a step; a plan that contradicts the slots changes nothing.
 #include "worker/batch_input.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <functional>
 #include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "kernels/ops/sampling.h"
 
@@ -59,23 +59,23 @@ class BatchInputTest : public ::testing::Test {
   const ModelBatch& Build(std::vector<SequenceStep> steps) {
     StepPlan plan;
     plan.sequences = std::move(steps);
-    const auto batch = input_.Build(plan);
-    EXPECT_TRUE(batch.ok()) << batch.status();
-    return **batch;
+    const absl::Status status = input_.Check(plan);
+    EXPECT_TRUE(status.ok()) << status;
+    return input_.Build(plan, std::vector<SequenceDrafts>(plan.sequences.size()));
   }
   std::string Refusal(std::vector<SequenceStep> steps) {
     StepPlan plan;
     plan.sequences = std::move(steps);
-    const auto batch = input_.Build(plan);
-    EXPECT_EQ(batch.status().code(), absl::StatusCode::kInvalidArgument);
-    return std::string(batch.status().message());
+    const absl::Status status = input_.Check(plan);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
   }
 
   const ModelSpec spec_ = Spec();
   const std::vector<int32_t> map_ = HalfMap();
   Arena arena_;
   KvCache cache_{spec_, Numerics::Model(), kBlockTokens, kNumBlocks, arena_};
-  StateSlots slots_{spec_, Numerics::Model(), 4, arena_};
+  StateSlots slots_{spec_, Numerics::Model(), 4, spec_.dspark.stages, arena_};
   BatchInput input_{spec_, Limits(), cache_, slots_, map_, arena_};
 };
 
@@ -86,8 +86,12 @@ class MixedBatch : public BatchInputTest {
     Build({Step(10, 2, 0, 100, 3, 0, {4})});
     SequenceStep decode = Step(10, 2, 3, 200, 1, 1, {});
     decode.sample = true;
-    decode.sampling = {.temperature = 0.5F, .top_p = 0.25F, .min_p = 0.125F, .top_k = 7,
-                       .seed = 99, .num_top_logprobs = 2};
+    decode.sampling = {.temperature = 0.5F,
+                       .top_p = 0.25F,
+                       .min_p = 0.125F,
+                       .top_k = 7,
+                       .seed = 99,
+                       .num_top_logprobs = 2};
     return Build({decode, Step(20, 1, 0, 300, 5, 0, {7, 2})});
   }
 };
@@ -135,8 +139,7 @@ TEST_F(MixedBatch, CompletedGroupsGoToTheirBlocks) {
   EXPECT_EQ(pairs.max_columns, 2);
   EXPECT_THAT(Ints(pairs.row), ElementsAre(0, 2, 4));
   EXPECT_THAT(Longs(pairs.target), ElementsAre(4 * 2 + 1, 7 * 2, 7 * 2 + 1));
-  EXPECT_THAT(Longs(pairs.ring_target),
-              ElementsAre(2 * 8 + 3, 8, 8 + 1, 8 + 2, 8 + 3, 8 + 4));
+  EXPECT_THAT(Longs(pairs.ring_target), ElementsAre(2 * 8 + 3, 8, 8 + 1, 8 + 2, 8 + 3, 8 + 4));
   EXPECT_EQ(batch.FindGroups(4), nullptr);
 }
 
@@ -267,10 +270,7 @@ TEST_F(BatchInputTest, EveryRefusalLeavesTheStateAsItWas) {
        "sequence 2: num_top_logprobs is 6, at most 5"},
       {[](SequenceStep& s) { s.sampling.num_top_logprobs = -1; },
        "sequence 2: num_top_logprobs is -1, at most 5"},
-      {[](SequenceStep& s) {
-         s.slot = protocol::SlotId(0);
-       },
-       "slot 0 is in the plan twice"}};
+      {[](SequenceStep& s) { s.slot = protocol::SlotId(0); }, "slot 0 is in the plan twice"}};
   for (const Case& c : cases) {
     SequenceStep bad = other;
     c.damage(bad);

@@ -2,10 +2,10 @@
 // and, where there is one, the tensor and the rule.
 #include "worker/model/checkpoint.h"
 
+#include <functional>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <functional>
 
 #include "tests/worker/scratch_dir.h"
 #include "worker/model/model_spec.h"
@@ -72,36 +72,43 @@ auto Name = [](const auto& test) { return std::string(test.param.name); };
 INSTANTIATE_TEST_SUITE_P(
     File, DamagedCheckpoint,
     ::testing::Values(
-        Damage{"empty", Bytes([](std::string) { return std::string(); }),
+        Damage{"empty",
+               Bytes([](std::string) { return std::string(); }),
                {kShard, "the file is empty"}},
-        Damage{"seven_bytes", Bytes([](std::string b) { return b.substr(0, 7); }),
+        Damage{"seven_bytes",
+               Bytes([](std::string b) { return b.substr(0, 7); }),
                {kShard, "7 bytes are too few for a safetensors header"}},
-        Damage{"header_cut", Bytes([](std::string b) { return b.substr(0, 1000); }),
+        Damage{"header_cut",
+               Bytes([](std::string b) { return b.substr(0, 1000); }),
                {kShard, "header of 22776 bytes exceeds the file of 1000 bytes"}},
-        Damage{"data_cut", Bytes([](std::string b) { return b.substr(0, b.size() - 1); }),
+        Damage{"data_cut",
+               Bytes([](std::string b) { return b.substr(0, b.size() - 1); }),
                {kShard, "tensor \"layers.2.ffn.gate.bias_vl\"",
                 "data_offsets [395128, 395160] leave the file's 395159 data bytes"}},
-        Damage{"padded", Bytes([](std::string b) { return b + "x"; }),
+        Damage{"padded",
+               Bytes([](std::string b) { return b + "x"; }),
                {kShard, "tensors end at byte 395160 of 395161: truncated or padded file"}},
-        Damage{"header_too_long", Bytes([](std::string b) {
+        Damage{"header_too_long",
+               Bytes([](std::string b) {
                  for (size_t i = 0; i < 8; ++i) b[i] = '\x7f';
                  return b;
                }),
                {kShard, "header of 9187201950435737471 bytes exceeds the file"}},
-        Damage{"header_of_nothing", Bytes([](std::string b) {
+        Damage{"header_of_nothing",
+               Bytes([](std::string b) {
                  for (size_t i = 0; i < 8; ++i) b[i] = '\0';
                  return b;
                }),
                {kShard, "header does not start with '{'"}},
-        Damage{"no_object", Header("{\"__metadata__\"", "[\"__metadata__\""),
+        Damage{"no_object",
+               Header("{\"__metadata__\"", "[\"__metadata__\""),
                {kShard, "header does not start with '{'"}},
-        Damage{"no_json", Header("\"shape\":[256,64]", "\"shape\":[256,64"),
-               {kShard, "header:"}},
-        Damage{"missing_shard", [](const ScratchDir& dir) {
-                 std::filesystem::remove(dir / kShard);
-               },
+        Damage{"no_json", Header("\"shape\":[256,64]", "\"shape\":[256,64"), {kShard, "header:"}},
+        Damage{"missing_shard",
+               [](const ScratchDir& dir) { std::filesystem::remove(dir / kShard); },
                {kShard, "No such file or directory"}},
-        Damage{"directory", [](const ScratchDir& dir) {
+        Damage{"directory",
+               [](const ScratchDir& dir) {
                  std::filesystem::remove(dir / kShard);
                  std::filesystem::create_directory(dir / kShard);
                },
@@ -111,46 +118,64 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Tensor, DamagedCheckpoint,
     ::testing::Values(
-        Damage{"duplicate_key", Header("\"head.weight\"", "\"embed.weight\""),
+        Damage{"duplicate_key",
+               Header("\"head.weight\"", "\"embed.weight\""),
                {kShard, "header:", "embed.weight"}},
-        Damage{"bad_dtype", Header("\"BF16\"", "\"F4\""),
+        Damage{"bad_dtype",
+               Header("\"BF16\"", "\"F4\""),
                {kShard, "tensor \"embed.weight\": dtype F4 is not known"}},
-        Damage{"dtype_number", Header("\"BF16\"", "16"),
+        Damage{"dtype_number",
+               Header("\"BF16\"", "16"),
                {kShard, "tensor \"embed.weight\"", "a string"}},
-        Damage{"no_shape", Header("\"shape\":[256,64],", ""),
+        Damage{"no_shape",
+               Header("\"shape\":[256,64],", ""),
                {kShard, "tensor \"embed.weight\"", "shape"}},
-        Damage{"unknown_key", Header("\"dtype\":\"BF16\"", "\"dtype\":\"BF16\",\"device\":\"cpu\""),
+        Damage{"unknown_key",
+               Header("\"dtype\":\"BF16\"", "\"dtype\":\"BF16\",\"device\":\"cpu\""),
                {kShard, "tensor \"embed.weight\": unknown key \"device\""}},
-        Damage{"not_an_object", Header("{\"dtype\":\"BF16\",\"shape\":[256,64],"
-                                       "\"data_offsets\":[0,32768]}",
-                                       "7"),
+        Damage{"not_an_object",
+               Header("{\"dtype\":\"BF16\",\"shape\":[256,64],"
+                      "\"data_offsets\":[0,32768]}",
+                      "7"),
                {kShard, "tensor \"embed.weight\""}},
-        Damage{"five_dimensions", Header("[256,64]", "[256,64,1,1,1]"),
+        Damage{"five_dimensions",
+               Header("[256,64]", "[256,64,1,1,1]"),
                {kShard, "tensor \"embed.weight\": has 5 dimensions, needs 1 to 4"}},
-        Damage{"negative_extent", Header("[256,64]", "[-256,64]"),
+        Damage{"negative_extent",
+               Header("[256,64]", "[-256,64]"),
                {kShard, "tensor \"embed.weight\""}},
-        Damage{"overflow", Header("[256,64]", "[281474976710656,281474976710656]"),
+        Damage{"overflow",
+               Header("[256,64]", "[281474976710656,281474976710656]"),
                {kShard, "tensor \"embed.weight\": the product of its shape overflows"}},
         Damage{"overflow_behind_zero",
                Header("[256,64]", "[0,281474976710656,281474976710656]"),
                {kShard, "tensor \"embed.weight\": the product of its shape overflows"}},
-        Damage{"wrong_size", Header("[256,64]", "[256,65]"),
-               {kShard, "tensor \"embed.weight\": its shape needs 33280 bytes, data_offsets give "
-                        "32768"}},
-        Damage{"one_offset", Header("[0,32768]", "[0]"),
+        Damage{"wrong_size",
+               Header("[256,64]", "[256,65]"),
+               {kShard,
+                "tensor \"embed.weight\": its shape needs 33280 bytes, data_offsets give "
+                "32768"}},
+        Damage{"one_offset",
+               Header("[0,32768]", "[0]"),
                {kShard, "tensor \"embed.weight\": data_offsets must have two entries"}},
-        Damage{"backwards", Header("[0,32768]", "[32768,0]"),
+        Damage{"backwards",
+               Header("[0,32768]", "[32768,0]"),
                {kShard, "tensor \"embed.weight\": data_offsets [32768, 0] leave the file's"}},
-        Damage{"out_of_range", Header("[0,32768]", "[395160,427928]"),
-               {kShard, "tensor \"embed.weight\": data_offsets [395160, 427928] leave the file's "
-                        "395160 data bytes"}},
-        Damage{"overlap", Header("[32768,65536]", "[0,32768]"),
+        Damage{"out_of_range",
+               Header("[0,32768]", "[395160,427928]"),
+               {kShard,
+                "tensor \"embed.weight\": data_offsets [395160, 427928] leave the file's "
+                "395160 data bytes"}},
+        Damage{"overlap",
+               Header("[32768,65536]", "[0,32768]"),
                {kShard, "begins at byte 0, the data before it end at 32768: overlap or hole"}},
-        Damage{"hole", Header("\"head.weight\":{\"dtype\":\"BF16\",\"shape\":[256,64],"
-                              "\"data_offsets\":[32768,65536]},",
-                              ""),
-               {kShard, "tensor \"norm.weight\": begins at byte 65536, the data before it end at "
-                        "32768: overlap or hole"}}),
+        Damage{"hole",
+               Header("\"head.weight\":{\"dtype\":\"BF16\",\"shape\":[256,64],"
+                      "\"data_offsets\":[32768,65536]},",
+                      ""),
+               {kShard,
+                "tensor \"norm.weight\": begins at byte 65536, the data before it end at "
+                "32768: overlap or hole"}}),
     Name);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -158,21 +183,26 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Damage{"no_json", Index("{", "{{"), {kIndex}},
         Damage{"no_map", Index("weight_map", "weights"), {kIndex, "weight_map"}},
-        Damage{"not_in_index", Index("\"embed.weight\":\"model-00001-of-00001.safetensors\",", ""),
+        Damage{"not_in_index",
+               Index("\"embed.weight\":\"model-00001-of-00001.safetensors\",", ""),
                {kShard, "tensor \"embed.weight\": is not in the index"}},
-        Damage{"names_a_missing_tensor", Index("\"embed.weight\"", "\"embed.weigth\""),
+        Damage{"names_a_missing_tensor",
+               Index("\"embed.weight\"", "\"embed.weigth\""),
                {kIndex, "tensor \"embed.weigth\": is not in its shard " + std::string(kShard)}},
         Damage{"missing_shard",
                Index("\"embed.weight\":\"model-00001", "\"embed.weight\":\"model-00007"),
                {"model-00007-of-00001.safetensors", "No such file or directory"}},
-        Damage{"path", Index("\"embed.weight\":\"model", "\"embed.weight\":\"../model"),
-               {kIndex, "tensor \"embed.weight\": its shard \"../model-00001-of-00001.safetensors\""
-                        " must be a plain file name"}},
-        Damage{"parent", Index("\"embed.weight\":\"model-00001-of-00001.safetensors\"",
-                               "\"embed.weight\":\"..\""),
+        Damage{"path",
+               Index("\"embed.weight\":\"model", "\"embed.weight\":\"../model"),
+               {kIndex,
+                "tensor \"embed.weight\": its shard \"../model-00001-of-00001.safetensors\""
+                " must be a plain file name"}},
+        Damage{"parent",
+               Index("\"embed.weight\":\"model-00001-of-00001.safetensors\"",
+                     "\"embed.weight\":\"..\""),
                {"not a regular file"}},
-        Damage{"shard_number", Index("\"embed.weight\":\"model-00001-of-00001.safetensors\"",
-                                     "\"embed.weight\":5"),
+        Damage{"shard_number",
+               Index("\"embed.weight\":\"model-00001-of-00001.safetensors\"", "\"embed.weight\":5"),
                {kIndex, "embed.weight", "a string"}}),
     Name);
 
@@ -192,10 +222,13 @@ INSTANTIATE_TEST_SUITE_P(
                },
                {kShard, "tensor \"layers.9.", "is not part of the model that config.json describes",
                 "tensor \"layers.2."}},
-        Damage{"wrong_shape", Header("[256,64]", "[64,256]"),
-               {kShard, "tensor \"embed.weight\" is BF16 [64, 256], config.json needs BF16 "
-                        "[256, 64]"}},
-        Damage{"wrong_rank", Header("[256,64]", "[16384]"),
+        Damage{"wrong_shape",
+               Header("[256,64]", "[64,256]"),
+               {kShard,
+                "tensor \"embed.weight\" is BF16 [64, 256], config.json needs BF16 "
+                "[256, 64]"}},
+        Damage{"wrong_rank",
+               Header("[256,64]", "[16384]"),
                {kShard, "tensor \"embed.weight\" is BF16 [16384], config.json needs"}},
         Damage{"wrong_dtype",
                Header("\"BF16\",\"shape\":[256,64]", "\"F32\",\"shape\":[128,64]"),
@@ -206,8 +239,9 @@ INSTANTIATE_TEST_SUITE_P(
                            Replaced(ReadFile(dir / "config.json"), "\"n_routed_experts\": 8",
                                     "\"n_routed_experts\": 9"));
                },
-               {kShard, "tensor \"layers.0.ffn.gate.weight\" is BF16 [8, 64], config.json needs "
-                        "BF16 [9, 64]",
+               {kShard,
+                "tensor \"layers.0.ffn.gate.weight\" is BF16 [8, 64], config.json needs "
+                "BF16 [9, 64]",
                 "tensor \"layers.0.ffn.experts.8.w1.weight\" (I8 [32, 32]) is missing"}}),
     Name);
 

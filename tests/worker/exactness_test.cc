@@ -1,13 +1,13 @@
 // A sequence's tokens and logprobs are functions of the sequence alone: not of the batch beside it,
 // of the chunks of its prefill or of the number of threads. The demo model on the cpu backend.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <bit>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "protocol/json/json.h"
 #include "tests/worker/tiny_model.h"

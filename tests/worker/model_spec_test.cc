@@ -2,11 +2,11 @@
 // every refusal by name.
 #include "worker/model/model_spec.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -103,21 +103,38 @@ absl::StatusOr<ModelSpec> Parse(const std::string& text) {
 // Every number of a specification in a line, for comparison.
 std::string Describe(const ModelSpec& s) {
   std::string out = absl::StrCat(
-      absl::StrJoin({s.vocab, s.hidden, s.expert_inner, s.num_layers, s.heads, s.head_dim,
-                     s.rope_dim, s.q_rank, s.o_rank, s.o_groups, s.window, s.num_experts,
-                     s.experts_per_token, s.index_heads, s.index_dim, s.index_topk, s.hc,
-                     s.sinkhorn_iters, s.candidate_blocks, s.candidate_block, s.weight_block,
-                     s.bos_token, s.eos_token},
+      absl::StrJoin({s.vocab,
+                     s.hidden,
+                     s.expert_inner,
+                     s.num_layers,
+                     s.heads,
+                     s.head_dim,
+                     s.rope_dim,
+                     s.q_rank,
+                     s.o_rank,
+                     s.o_groups,
+                     s.window,
+                     s.num_experts,
+                     s.experts_per_token,
+                     s.index_heads,
+                     s.index_dim,
+                     s.index_topk,
+                     s.hc,
+                     s.sinkhorn_iters,
+                     s.candidate_blocks,
+                     s.candidate_block,
+                     s.weight_block,
+                     s.bos_token,
+                     s.eos_token},
                     " "),
       " ", absl::StrJoin({s.norm_eps, s.gate_temp, s.route_scale, s.swiglu_limit, s.hc_eps}, " "),
       s.norm_topk, static_cast<int>(s.expert_format), " ", s.max_position, " rope ",
       absl::StrJoin({s.rope.plain_theta, s.rope.compress_theta, s.rope.factor,
                      s.rope.original_max_position, s.rope.beta_fast, s.rope.beta_slow},
                     " "));
-  absl::StrAppend(&out, " dspark ", s.dspark.stages, " ", s.dspark.block, " ",
-                  s.dspark.noise_token, " ", absl::StrJoin(s.dspark.target_layers, ","), " ",
-                  s.dspark.markov_rank, " ", s.dspark.num_experts, " ",
-                  s.dspark.experts_per_token);
+  absl::StrAppend(&out, " dspark ", s.dspark.stages, " ", s.dspark.block, " ", s.dspark.noise_token,
+                  " ", absl::StrJoin(s.dspark.target_layers, ","), " ", s.dspark.markov_rank, " ",
+                  s.dspark.num_experts, " ", s.dspark.experts_per_token);
   absl::StrAppend(&out, " engram ", absl::StrJoin(s.engram.layers, ","), " ",
                   absl::StrJoin(s.engram.rows, ","), " ", s.engram.ngram, " ", s.engram.heads, " ",
                   s.engram.head_dim, " ", s.engram.pad_token);
@@ -373,8 +390,9 @@ INSTANTIATE_TEST_SUITE_P(
                 kInvalid,
                 "compress_ratios: layer 2 has ratio 2, but the last kv source is layer -1"},
         Refusal{"no_index", "\"index_source_layer_ids\": [2, 8,", "\"index_source_layer_ids\": [2,",
-                kInvalid, "layer 8 has ratio 2, but the last kv source is layer 8 and the last "
-                          "index source layer 2"},
+                kInvalid,
+                "layer 8 has ratio 2, but the last kv source is layer 8 and the last "
+                "index source layer 2"},
         Refusal{"window_source", "\"kv_source_layer_ids\": [2", "\"kv_source_layer_ids\": [1, 2",
                 kInvalid, "compress_ratios: layer 1 has ratio 0"},
         Refusal{"candidates", "\"candidate_source_layer_id\": 20",
@@ -399,10 +417,10 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(ModelSpec, RefusesAnEngramLayerBeyondTheModel) {
-  const std::string text = Replaced(
-      Replaced(Flat(), "\"engram_layer_ids\": [1, 14]", "\"engram_layer_ids\": [1, 44]"),
-      "\"engram_max_ngram_size\"",
-      "\"engram_multipliers\": [[1,2,3,4],[1,2,3,4]], \"engram_max_ngram_size\"");
+  const std::string text =
+      Replaced(Replaced(Flat(), "\"engram_layer_ids\": [1, 14]", "\"engram_layer_ids\": [1, 44]"),
+               "\"engram_max_ngram_size\"",
+               "\"engram_multipliers\": [[1,2,3,4],[1,2,3,4]], \"engram_max_ngram_size\"");
   EXPECT_EQ(Parse(text).status().message(),
             "config.json: engram_layer_ids names layer 44, the model has 40 layers");
 }

@@ -35,16 +35,37 @@ TEST_F(PreflightTest, SizesComeFromTheConfiguration) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->model_dir, "deploy/models/tiny-v41");
   EXPECT_EQ(options->limits.max_rows, 32);
-  EXPECT_EQ(options->limits.max_samples, 8);
+  EXPECT_EQ(options->limits.max_samples, 32) << "8 sequences of 6 rows, 32 rows at most";
+  EXPECT_EQ(options->max_draft_requests, 6) << "blocks of 5 rows for each";
   EXPECT_EQ(options->limits.max_model_len, 1000);
   EXPECT_EQ(options->limits.max_top, 20);
   EXPECT_EQ(options->block_tokens, 64);
   EXPECT_EQ(options->num_blocks, 40);
   EXPECT_EQ(options->num_slots, 8);
   EXPECT_EQ(options->numerics.wide, kernels::DType::kF32);
-  EXPECT_EQ(Geometry(*options), (protocol::CacheGeometry{64, 40, 8, 32, 1000}));
+  EXPECT_EQ(Geometry(*options), (protocol::CacheGeometry{64, 40, 8, 32, 1000, 5}));
   config_.worker.backend = "reference";
   EXPECT_EQ(PlanLoad(config_, spec_)->numerics.wide, kernels::DType::kF64);
+}
+
+TEST_F(PreflightTest, SpeculationIsAskedForByName) {
+  config_.speculation.method = "none";
+  const auto without = PlanLoad(config_, spec_);
+  ASSERT_TRUE(without.ok());
+  EXPECT_EQ(without->max_draft_requests, 0);
+  EXPECT_EQ(without->limits.max_samples, 8);
+  EXPECT_EQ(Geometry(*without).max_draft_tokens, 0u);
+  config_.speculation.method = "dspark";
+  config_.speculation.num_speculative_tokens = 0;
+  EXPECT_EQ(PlanLoad(config_, spec_)->max_draft_requests, 0);
+  ModelSpec no_head = spec_;
+  no_head.dspark.stages = 0;
+  EXPECT_EQ(
+      PlanLoad(config_, no_head).status().message(),
+      "speculation.method is dspark, the checkpoint has no draft head (its config.json has no "
+      "DSpark stages); set speculation.method to none");
+  config_.speculation.method = "auto";
+  EXPECT_TRUE(PlanLoad(config_, no_head).ok());
 }
 
 TEST_F(PreflightTest, FewerRowsThanSequencesBoundTheSamples) {

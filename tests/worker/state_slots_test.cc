@@ -26,7 +26,7 @@ ModelSpec Spec() {
 
 TEST(StateSlots, RingsAreLongerThanTheWindowByTheDraft) {
   Arena arena;
-  const StateSlots slots(Spec(), Numerics::Model(), 3, arena);
+  const StateSlots slots(Spec(), Numerics::Model(), 3, Spec().dspark.stages, arena);
   EXPECT_EQ(slots.num_slots(), 3);
   EXPECT_EQ(slots.ring_rows(), 14);
   EXPECT_EQ(slots.open_rows(2), 8);
@@ -40,7 +40,7 @@ TEST(StateSlots, RingsAreLongerThanTheWindowByTheDraft) {
 
 TEST(StateSlots, OpenGroupsExistWhereGroupsHaveSeveralTokens) {
   Arena arena;
-  const StateSlots slots(Spec(), Numerics::Exact(), 3, arena);
+  const StateSlots slots(Spec(), Numerics::Exact(), 3, Spec().dspark.stages, arena);
   EXPECT_EQ(slots.open_groups(0).data, nullptr);
   EXPECT_EQ(slots.open_groups(2).data, nullptr) << "ratio 1 leaves nothing open";
   EXPECT_EQ(slots.open_groups(1).dim, 128);
@@ -49,17 +49,17 @@ TEST(StateSlots, OpenGroupsExistWhereGroupsHaveSeveralTokens) {
 }
 
 TEST(StateSlots, TheCountOfBytesIsWhatIsAllocated) {
-  for (const Numerics& numerics :
-       {Numerics::Model(), Numerics::Exact(), Numerics::Unquantised()}) {
+  for (const Numerics& numerics : {Numerics::Model(), Numerics::Exact(), Numerics::Unquantised()}) {
     Arena arena;
-    const StateSlots slots(Spec(), numerics, 3, arena);
-    EXPECT_EQ(StateSlots::SlotBytes(Spec(), numerics) * 3, arena.total_bytes());
+    const StateSlots slots(Spec(), numerics, 3, Spec().dspark.stages, arena);
+    EXPECT_EQ(StateSlots::SlotBytes(Spec(), numerics, Spec().dspark.stages) * 3,
+              arena.total_bytes());
   }
 }
 
 TEST(StateSlots, RecentIdsAreKeptBySlotAndPosition) {
   Arena arena;
-  StateSlots slots(Spec(), Numerics::Model(), 2, arena);
+  StateSlots slots(Spec(), Numerics::Model(), 2, Spec().dspark.stages, arena);
   for (int position = 0; position < 100; ++position) {
     slots.set_ngram_id(0, position, 1000 + position);
     slots.set_ngram_id(1, position, 2000 + position);

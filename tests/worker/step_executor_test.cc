@@ -1,10 +1,10 @@
 // Plans run in order on the device thread with the real demo model; refusals and bounds.
 #include "worker/step_executor.h"
 
+#include <semaphore>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <semaphore>
 
 #include "tests/worker/tiny_model.h"
 

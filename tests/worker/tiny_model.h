@@ -20,6 +20,7 @@ struct TinySetup {
   int max_model_len = 256;
   int num_blocks = 64;
   int num_slots = 8;
+  int max_draft_requests = 0;
 };
 
 inline worker::LoadOptions TinyOptions(const TinySetup& setup) {
@@ -32,6 +33,8 @@ inline worker::LoadOptions TinyOptions(const TinySetup& setup) {
   options.block_tokens = 32;
   options.num_blocks = setup.num_blocks;
   options.num_slots = setup.num_slots;
+  options.max_draft_requests = setup.max_draft_requests;
+  if (setup.max_draft_requests > 0) options.limits.max_drafts = 5;
   return options;
 }
 

@@ -2,10 +2,10 @@
 // there; the Engram map is checked entry by entry.
 #include "worker/model/weight_loader.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <algorithm>
 
 #include "tests/worker/scratch_dir.h"
 
@@ -88,9 +88,8 @@ TEST(WeightLoader, TheDemoModelHasEngramAndDraft) {
 
 TEST(WeightLoader, ListsEveryDefectUpToTen) {
   const ScratchDir dir("tests/data/conformance-v41/window");
-  WriteFile(dir / "config.json",
-            Replaced(ReadFile(dir / "config.json"), "\"num_hidden_layers\": 3",
-                     "\"num_hidden_layers\": 2"));
+  WriteFile(dir / "config.json", Replaced(ReadFile(dir / "config.json"), "\"num_hidden_layers\": 3",
+                                          "\"num_hidden_layers\": 2"));
   const std::string error = LoadError(dir.path());
   EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 9);
   EXPECT_THAT(error, HasSubstr("tensor \"layers.2.attn.attn_sink\" is not part of the model that "
@@ -112,9 +111,8 @@ TEST(WeightLoader, TheEngramMapIsChecked) {
     std::string map = ReadFile(dir / kMap);
     std::memcpy(map.data() + 7 * sizeof(value), &value, sizeof(value));
     WriteFile(dir / kMap, map);
-    EXPECT_THAT(LoadError(dir.path()),
-                HasSubstr("engram_token_map.bin: entry 7 is " + std::to_string(value) +
-                          ", must be 0 to 255"));
+    EXPECT_THAT(LoadError(dir.path()), HasSubstr("engram_token_map.bin: entry 7 is " +
+                                                 std::to_string(value) + ", must be 0 to 255"));
   }
   const ScratchDir dir(kEngram);
   std::filesystem::remove(dir / kMap);
@@ -129,8 +127,8 @@ TEST(WeightLoader, VisionTensorsAreCountedAndLeftOut) {
   parts.data += "abcd";
   parts.header = Replaced(parts.header, "{\"__metadata__\"",
                           "{\"vision.patch.weight\":{\"dtype\":\"F32\",\"shape\":[1],"
-                          "\"data_offsets\":[" + at + "," +
-                              std::to_string(parts.data.size()) + "]},\"__metadata__\"");
+                          "\"data_offsets\":[" +
+                              at + "," + std::to_string(parts.data.size()) + "]},\"__metadata__\"");
   WriteFile(dir / shard, parts.Bytes());
   const std::string index = "model.safetensors.index.json";
   WriteFile(dir / index, Replaced(ReadFile(dir / index), "\"weight_map\":{",

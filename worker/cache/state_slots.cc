@@ -4,7 +4,8 @@
 
 namespace skein::worker {
 
-StateSlots::StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_slots, Arena& arena)
+StateSlots::StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_slots,
+                       int draft_stages, Arena& arena)
     : num_slots_(num_slots),
       ring_rows_(spec.ring_rows()),
       draft_rows_(spec.dspark.block + 1),
@@ -17,14 +18,14 @@ StateSlots::StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_
     }
     open_.push_back(open);
   }
-  for (int s = 0; s < spec.dspark.stages; ++s) {
+  for (int s = 0; s < draft_stages; ++s) {
     draft_.push_back(MakePool(numerics.window, spec.head_dim, ring_rows_, num_slots, arena));
   }
   ngram_.assign(static_cast<size_t>(num_slots) * static_cast<size_t>(ngram_rows_), 0);
 }
 
-uint64_t StateSlots::SlotBytes(const ModelSpec& spec, const Numerics& numerics) {
-  int64_t bytes = (spec.num_layers + spec.dspark.stages) *
+uint64_t StateSlots::SlotBytes(const ModelSpec& spec, const Numerics& numerics, int draft_stages) {
+  int64_t bytes = (spec.num_layers + draft_stages) *
                   PageBytes(numerics.window, spec.head_dim, spec.ring_rows());
   for (const LayerSpec& layer : spec.layers) {
     if (layer.kv_source && layer.ratio > 1) {

@@ -15,7 +15,9 @@ namespace skein::worker {
 
 class StateSlots {
  public:
-  StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_slots, Arena& arena);
+  // `draft_stages`: stages of the draft head that get rings; 0 when nothing drafts.
+  StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_slots, int draft_stages,
+             Arena& arena);
 
   // Window ring of a layer: row slot * ring_rows() + position % ring_rows().
   const kernels::KvPool& window(int layer) const { return window_[static_cast<size_t>(layer)]; }
@@ -37,7 +39,7 @@ class StateSlots {
 
   int num_slots() const { return num_slots_; }
   // Bytes of one slot over all pools.
-  static uint64_t SlotBytes(const ModelSpec& spec, const Numerics& numerics);
+  static uint64_t SlotBytes(const ModelSpec& spec, const Numerics& numerics, int draft_stages);
 
  private:
   size_t NgramIndex(int slot, int64_t position) const {

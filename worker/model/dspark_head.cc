@@ -54,6 +54,23 @@ TensorView BlockRow(const TensorView& view, int requests, int block, int step) {
   return out;
 }
 
+// How token `step` of a proposal is drawn. A coupled draft shares the target's noise at its
+// position.
+kernels::SampleParams DrawOf(const DraftRequest& request, int step) {
+  kernels::SampleParams params;
+  params.seed = request.sampling.seed;
+  params.position = static_cast<uint32_t>(request.position + 2 + step);
+  params.top_k = request.sampling.top_k;
+  params.temperature =
+      request.mode == protocol::VerificationMode::kGreedy ? 0.0F : request.sampling.temperature;
+  params.top_p = request.sampling.top_p;
+  params.min_p = request.sampling.min_p;
+  params.purpose = request.mode == protocol::VerificationMode::kRejection
+                       ? kernels::RandomPurpose::kDraft
+                       : kernels::RandomPurpose::kPlain;
+  return params;
+}
+
 double Element(const TensorView& view, int64_t index) {
   return view.dtype == DType::kF64 ? view.as<double>()[index]
                                    : static_cast<double>(view.as<float>()[index]);
@@ -69,6 +86,7 @@ DSparkHead::DSparkHead(Model& model, const ModelWeights& weights, const ModelLim
       numerics_(model.numerics()),
       slots_(slots),
       block_(spec_.dspark.block),
+      max_requests_(max_requests),
       rope_table_(spec_.rope, spec_.rope_dim, false),
       streams_(spec_, numerics_, max_requests * spec_.dspark.block, arena),
       quantise_taps_(static_cast<int>(spec_.dspark.target_layers.size()) * spec_.hidden,
@@ -171,13 +189,13 @@ void DSparkHead::FillBatch(std::span<const DraftRequest> requests) {
     batch_.rows.slot.as<int32_t>()[r] = request.slot;
     batch_.rows.block_table.as<int32_t>()[r] = 0;
     previous_.as<int32_t>()[r] = request.token;
-    params_.as<kernels::SampleParams>()[r] = {.temperature = 0};
     for (int i = 0; i < block_; ++i) {
       const size_t row = r * static_cast<size_t>(block_) + static_cast<size_t>(i);
       batch_.rows.position.as<int32_t>()[row] = first + i;
       batch_.rows.sequence.as<int32_t>()[row] = static_cast<int32_t>(r);
       batch_.ids.as<int32_t>()[row] = i == 0 ? request.token : spec_.dspark.noise_token;
-      batch_.window_begin.as<int32_t>()[row] = std::max(0, first - spec_.window);
+      batch_.window_begin.as<int32_t>()[row] =
+          std::max({0, first - spec_.window, static_cast<int32_t>(request.fed_from)});
       batch_.window_end.as<int32_t>()[row] = first + block_;
       rope_table_.FillRow(
           first + i, batch_.rope_plain.as<float>() + row * static_cast<size_t>(spec_.rope_dim));
@@ -204,8 +222,12 @@ absl::Status DSparkHead::RunStages(std::span<const DraftRequest> requests) {
   return head_({.x = normed, .codes = {}, .scale = {}}, Rows(logits_, rows));
 }
 
-// Markov bias from the previous token, then the greedy choice; confidence beside it.
-absl::Status DSparkHead::DraftStep(int step, int requests) {
+// Markov bias from the previous token, then the choice of token `step`; confidence beside it.
+absl::Status DSparkHead::DraftStep(int step, std::span<const DraftRequest> asked) {
+  const int requests = static_cast<int>(asked.size());
+  for (size_t r = 0; r < asked.size(); ++r) {
+    params_.as<kernels::SampleParams>()[r] = DrawOf(asked[r], step);
+  }
   const TensorView markov = Rows(markov_, requests);
   const TensorView logits = BlockRow(logits_, requests, block_, step);
   const TensorView confidence = BlockRow(confidence_, requests, block_, step);
@@ -231,13 +253,19 @@ absl::Status DSparkHead::Propose(std::span<const DraftRequest> requests,
                                  std::vector<DraftProposal>& proposals) {
   proposals.assign(requests.size(), {});
   SKEIN_RETURN_IF_ERROR(RunStages(requests));
-  const int count = static_cast<int>(requests.size());
-  for (int step = 0; step < block_; ++step) {
-    SKEIN_RETURN_IF_ERROR(DraftStep(step, count));
-    for (int r = 0; r < count; ++r) {
-      auto& proposal = proposals[static_cast<size_t>(r)];
-      proposal.tokens.push_back(previous_.as<int32_t>()[r]);
-      proposal.confidence.push_back(Element(confidence_, int64_t{r} * block_ + step));
+  int depth = 0;
+  for (const DraftRequest& request : requests) depth = std::max(depth, request.depth);
+  std::vector<bool> broken(requests.size());
+  for (int step = 0; step < depth; ++step) {
+    SKEIN_RETURN_IF_ERROR(DraftStep(step, requests));
+    for (size_t r = 0; r < requests.size(); ++r) {
+      int32_t& token = previous_.as<int32_t>()[r];
+      broken[r] = broken[r] || token < 0;
+      if (token < 0) token = requests[r].token;  // the row goes on beside the others, unused
+      if (broken[r] || step >= requests[r].depth) continue;
+      proposals[r].tokens.push_back(token);
+      proposals[r].confidence.push_back(
+          Element(confidence_, static_cast<int64_t>(r) * block_ + step));
     }
   }
   return absl::OkStatus();
@@ -247,7 +275,7 @@ TensorView DSparkHead::collapsed(int requests) const {
   return Rows(y_, int64_t{requests} * block_);
 }
 
-TensorView DSparkHead::logits(int requests) const {
+TensorView DSparkHead::draft_logits(int requests) const {
   return Rows(logits_, int64_t{requests} * block_);
 }
 

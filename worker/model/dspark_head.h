@@ -19,14 +19,16 @@ class DSparkHead final : public DraftHead {
   DSparkHead(Model& model, const ModelWeights& weights, const ModelLimits& limits, int max_requests,
              const StateSlots& slots, KernelSet& kernels, Arena& arena);
 
+  int depth_max() const override { return block_; }
+  int requests_max() const override { return max_requests_; }
   absl::Status Observe(const ModelBatch& batch, const kernels::TensorView& taps) override;
   absl::Status Propose(std::span<const DraftRequest> requests,
                        std::vector<DraftProposal>& proposals) override;
 
-  // Of the last Propose: logits before the Markov bias was added are not kept; collapsed rows are.
+  // After RunStages without the Markov bias, after Propose with it.
+  kernels::TensorView draft_logits(int requests) const override;
+  // Collapsed rows of the last RunStages, [R*block, D].
   kernels::TensorView collapsed(int requests) const;
-  // Logits before the Markov bias, [R*block, V], of the rows just run by RunStages.
-  kernels::TensorView logits(int requests) const;
   // The stages alone: fills collapsed and logits for the requests.
   absl::Status RunStages(std::span<const DraftRequest> requests);
 
@@ -34,7 +36,7 @@ class DSparkHead final : public DraftHead {
   void Allocate(int max_requests, int max_rows, Arena& arena);
   void AddKernels(int max_requests, KernelSet& kernels);
   void FillBatch(std::span<const DraftRequest> requests);
-  absl::Status DraftStep(int step, int requests);
+  absl::Status DraftStep(int step, std::span<const DraftRequest> asked);
 
   const ModelSpec& spec_;
   const ModelWeights& weights_;
@@ -42,6 +44,7 @@ class DSparkHead final : public DraftHead {
   const Numerics numerics_;
   const StateSlots& slots_;
   const int block_;
+  const int max_requests_;
   RopeTable rope_table_;
   StreamScratch streams_;
   ModelBatch batch_;

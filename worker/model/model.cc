@@ -154,7 +154,7 @@ absl::Status Model::RunLayer(int layer, const ModelBatch& batch) {
   if (it.engram_index >= 0) {
     SKEIN_RETURN_IF_ERROR(engrams_[static_cast<size_t>(it.engram_index)].Run(batch.ngram, h));
   }
-  if (it.tap_index >= 0) {
+  if (it.tap_index >= 0 && batch.feeds_drafter) {
     const TensorView tap =
         Columns(taps(batch.num_rows), int64_t{it.tap_index} * spec_.hidden, spec_.hidden);
     SKEIN_RETURN_IF_ERROR(mean_({.stream = h, .y = tap}));

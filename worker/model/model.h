@@ -29,6 +29,7 @@ struct ModelLimits {
   int max_samples = 0;    // rows of one step whose next token is wanted
   int max_model_len = 0;  // tokens of one sequence
   int max_top = 20;       // alternatives per sampled row
+  int max_drafts = 0;     // rows beyond a sequence's own that a step may verify
 };
 
 // Buffers of a residual stream with its coefficients.

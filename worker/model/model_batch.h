@@ -38,6 +38,9 @@ struct ModelBatch {
   int num_samples = 0;
   kernels::TensorView sample_row;     // [S] i32: rows whose next token is wanted
   kernels::TensorView sample_params;  // [S, sizeof(SampleParams)] u8
+  int num_verified = 0;               // of them rows to verify by rejection
+  kernels::TensorView verify_params;  // [S, sizeof(VerifyParams)] u8
+  bool feeds_drafter = false;         // the draft head sees this step's rows
 
   const CompletedGroups* FindGroups(int ratio) const {
     for (const CompletedGroups& entry : groups) {

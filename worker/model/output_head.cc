@@ -24,6 +24,11 @@ OutputHead::OutputHead(const ModelWeights& weights, const ModelSpec& spec, const
   record_ = arena.Allocate(DType::kU8, {max_samples, int64_t{sizeof(kernels::SampleRecord)}});
   top_id_ = arena.Allocate(DType::kI32, {max_samples, max_top});
   top_logprob_ = arena.Allocate(DType::kF32, {max_samples, max_top});
+  for (size_t i = 0; i < verified_.size(); ++i) {
+    verified_[i] = arena.Allocate(i < 5 ? DType::kF32 : DType::kI32, {max_samples});
+  }
+  verify_ = kernels.Add<kernels::VerifyDrafts>(
+      {.vocab = spec.vocab, .wide = numerics.wide, .max_rows = max_samples});
   gather_stream_ = kernels.Add<kernels::GatherRows>(
       {.channels = width, .table_dtype = numerics.act, .y_dtype = numerics.act});
   gather_pre_ = kernels.Add<kernels::GatherRows>(
@@ -58,6 +63,30 @@ absl::Status OutputHead::Sample(const TensorView& params) const {
                   .record = Rows(record_, samples),
                   .top_id = top_id(samples),
                   .top_logprob = top_logprob(samples)});
+}
+
+absl::Status OutputHead::Verify(const TensorView& params, const TensorView& draft_logits) const {
+  const int samples = static_cast<int>(params.dim(0));
+  return verify_({.logits = logits(samples),
+                  .draft_logits = draft_logits,
+                  .params = params,
+                  .target_probability = Rows(verified_[0], samples),
+                  .draft_probability = Rows(verified_[1], samples),
+                  .residual_mass = Rows(verified_[2], samples),
+                  .recovered = Rows(verified_[5], samples),
+                  .draft_logprob = Rows(verified_[3], samples),
+                  .recovered_logprob = Rows(verified_[4], samples),
+                  .flags = Rows(verified_[6], samples)});
+}
+
+OutputHead::Verified OutputHead::verified(int i) const {
+  return {.target_probability = verified_[0].as<float>()[i],
+          .draft_probability = verified_[1].as<float>()[i],
+          .residual_mass = verified_[2].as<float>()[i],
+          .draft_logprob = verified_[3].as<float>()[i],
+          .recovered_logprob = verified_[4].as<float>()[i],
+          .recovered = verified_[5].as<int32_t>()[i],
+          .flags = verified_[6].as<int32_t>()[i]};
 }
 
 std::span<const kernels::SampleRecord> OutputHead::records(int samples) const {

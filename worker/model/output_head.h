@@ -2,6 +2,7 @@
 // Only the rows that are sampled are computed. Thread: the device thread.
 #pragma once
 
+#include <array>
 #include <span>
 
 #include "absl/status/status.h"
@@ -29,11 +30,27 @@ class OutputHead {
   // Chooses a token per row of the last Logits. params [S, sizeof(SampleParams)] u8.
   absl::Status Sample(const kernels::TensorView& params) const;
 
+  // Compares rows of the last Logits with the distributions that their drafts were drawn from.
+  // params [S, sizeof(VerifyParams)] u8; draft_logits [D, V], absent if all drafts were provided.
+  absl::Status Verify(const kernels::TensorView& params,
+                      const kernels::TensorView& draft_logits) const;
+
   // Collapsed streams of the last Logits before the final norm, [S, D].
   kernels::TensorView collapsed(int samples) const { return Rows(y_, samples); }
   kernels::TensorView logits(int samples) const { return Rows(logits_, samples); }
   // Results of the last Sample.
   std::span<const kernels::SampleRecord> records(int samples) const;
+  // Results of the last Verify, for sample `i`.
+  struct Verified {
+    float target_probability = 0;
+    float draft_probability = 0;
+    float residual_mass = 0;
+    float draft_logprob = 0;
+    float recovered_logprob = 0;
+    int32_t recovered = -1;
+    int32_t flags = 0;
+  };
+  Verified verified(int i) const;
   kernels::TensorView top_id(int samples) const { return Rows(top_id_, samples); }
   kernels::TensorView top_logprob(int samples) const { return Rows(top_logprob_, samples); }
 
@@ -42,11 +59,14 @@ class OutputHead {
   int hc_, hidden_, max_top_;
   float norm_eps_;
   kernels::TensorView stream_, pre_, y_, normed_, logits_, record_, top_id_, top_logprob_;
+  // Of Verify, in the order of Verified: five wide ones, two of integers.
+  std::array<kernels::TensorView, 7> verified_;
   LinearLayer head_;
   Kernel<kernels::GatherRows> gather_stream_, gather_pre_;
   Kernel<kernels::HcCollapse> collapse_;
   Kernel<kernels::RmsNorm> norm_;
   Kernel<kernels::SampleTokens> sample_;
+  Kernel<kernels::VerifyDrafts> verify_;
 };
 
 }  // namespace skein::worker

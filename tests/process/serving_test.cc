@@ -178,7 +178,7 @@ void PrintTo(const ServingFlags& flags, std::ostream* out) { *out << flags.name;
 
 class ServingFlagsTest : public ::testing::TestWithParam<ServingFlags> {};
 
-TEST_P(ServingFlagsTest, ChunksThreadsAndLanesChangeNoBit) {
+TEST_P(ServingFlagsTest, ChunksThreadsLanesAndWorkersChangeNoBit) {
   const std::vector<ChatAnswer> alone = AnswersAlone();
   std::vector<std::string> flags = GetParam().flags;
   flags.insert(flags.end(), {"--max-num-queued-tokens", "100000"});
@@ -203,7 +203,11 @@ INSTANTIATE_TEST_SUITE_P(
         ServingFlags{"Tokens64Threads2Lanes2",
                      {"--max-num-batched-tokens", "64", "--threads", "2", "--lanes", "2"}},
         ServingFlags{"Tokens512Threads2Lanes2",
-                     {"--max-num-batched-tokens", "512", "--threads", "2", "--lanes", "2"}}),
+                     {"--max-num-batched-tokens", "512", "--threads", "2", "--lanes", "2"}},
+        ServingFlags{"Tokens64Threads1Lanes1Workers2",
+                     {"--max-num-batched-tokens", "64", "--threads", "1", "-dp", "2"}},
+        ServingFlags{"Tokens512Threads2Lanes2Workers2",
+                     {"--threads", "2", "--lanes", "2", "--data-parallel-size", "2"}}),
     [](const auto& flags) { return flags.param.name; });
 
 // ---- refusals beside streams

@@ -4,8 +4,10 @@
 #include "coordinator/text/byte_pair_merger.h"
 
 #include <algorithm>
+#include <cstring>
 #include <queue>
 #include <string>
+#include <utility>
 
 namespace skein::coordinator {
 namespace {
@@ -14,6 +16,13 @@ constexpr size_t kShortBytesMax = 48;
 
 uint64_t PairKey(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+}
+
+// `count` bytes, at most eight, as a number.
+uint64_t LoadBytes(const char* from, size_t count) {
+  uint64_t value = 0;
+  std::memcpy(&value, from, count);
+  return value;
 }
 
 // One symbol of the linked list; `id` is -1 once it was merged into its left neighbour.
@@ -36,6 +45,23 @@ struct Candidate {
 
 }  // namespace
 
+size_t BytePairMerger::WordHash::operator()(std::string_view word) const {
+  constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15u;
+  uint64_t hash = word.size() * kMultiplier;
+  const char* at = word.data();
+  size_t left = word.size();
+  if (left < 8) {
+    hash = (hash ^ LoadBytes(at, left)) * kMultiplier;
+    return static_cast<size_t>(hash ^ (hash >> 32));
+  }
+  for (; left > 8; at += 8, left -= 8) {
+    hash = (hash ^ LoadBytes(at, 8)) * kMultiplier;
+    hash ^= hash >> 29;
+  }
+  hash = (hash ^ LoadBytes(at + left - 8, 8)) * kMultiplier;
+  return static_cast<size_t>(hash ^ (hash >> 32));
+}
+
 bool BytePairMerger::CoversAllBytes() const {
   return std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
 }
@@ -56,7 +82,42 @@ int32_t BytePairMerger::FindRank(int32_t left, int32_t right) const {
   return at == rank_of_pair_.end() ? -1 : at->second;
 }
 
+int32_t BytePairMerger::FindByteRank(uint8_t left, uint8_t right) const {
+  if (rank_of_bytes_.empty()) return FindRank(byte_ids_[left], byte_ids_[right]);
+  return rank_of_bytes_[size_t{256} * left + right];
+}
+
+void BytePairMerger::IndexWords(std::span<const std::string_view> tokens) {
+  std::vector<int32_t> ranks(size_t{256} * 256);
+  for (size_t pair = 0; pair < ranks.size(); ++pair) {
+    ranks[pair] = FindRank(byte_ids_[pair / 256], byte_ids_[pair % 256]);
+  }
+  rank_of_bytes_ = std::move(ranks);
+  words_.reserve(tokens.size());
+  std::vector<int32_t> ids;
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (tokens[id].empty()) continue;
+    ids.clear();
+    AppendMerged(tokens[id], &ids);
+    if (ids.size() != 1 || ids.front() != static_cast<int32_t>(id)) continue;
+    words_.emplace(tokens[id], static_cast<int32_t>(id));
+    word_bytes_max_ = std::max(word_bytes_max_, tokens[id].size());
+  }
+}
+
 void BytePairMerger::Append(std::string_view bytes, std::vector<int32_t>* ids) const {
+  if (bytes.size() == 1) return ids->push_back(byte_ids_[static_cast<uint8_t>(bytes.front())]);
+  if (bytes.size() <= word_bytes_max_) {
+    const auto word = words_.find(bytes);
+    if (word != words_.end()) {
+      ids->push_back(word->second);
+      return;
+    }
+  }
+  AppendMerged(bytes, ids);
+}
+
+void BytePairMerger::AppendMerged(std::string_view bytes, std::vector<int32_t>* ids) const {
   if (bytes.size() <= kShortBytesMax) {
     AppendShort(bytes, ids);
   } else {
@@ -69,7 +130,9 @@ void BytePairMerger::AppendShort(std::string_view bytes, std::vector<int32_t>* i
   std::array<int32_t, kShortBytesMax> rank;  // of the pair that starts here, -1: none
   size_t count = bytes.size();
   for (size_t i = 0; i < count; ++i) id[i] = byte_ids_[static_cast<uint8_t>(bytes[i])];
-  for (size_t i = 0; i + 1 < count; ++i) rank[i] = FindRank(id[i], id[i + 1]);
+  for (size_t i = 0; i + 1 < count; ++i) {
+    rank[i] = FindByteRank(static_cast<uint8_t>(bytes[i]), static_cast<uint8_t>(bytes[i + 1]));
+  }
   while (count > 1) {
     size_t best = count;
     for (size_t i = 0; i + 1 < count; ++i) {

@@ -76,6 +76,10 @@ std::string Detokenizer::Append(std::string_view token_bytes, Honour honour) {
 }
 
 void Detokenizer::AppendText(std::string_view text, Honour honour, std::string* out) {
+  if (matchers_.empty()) {  // nothing can be held back
+    *out += text;
+    return;
+  }
   for (char c : text) {
     held_.push_back(c);
     size_t longest = 0;  // of the stop strings that end here

@@ -60,14 +60,23 @@ struct MatchState {
 struct Pretokenizer::Pattern {
   std::string text;
   Code code;
+  bool has_machine_code = false;
+
+  int Match(std::string_view piece, size_t at, const MatchState& state) const {
+    const auto* subject = reinterpret_cast<PCRE2_SPTR>(piece.data());
+    if (has_machine_code) {  // the direct call checks neither arguments nor UTF-8
+      return pcre2_jit_match(code.get(), subject, piece.size(), at, 0, state.data.get(),
+                             state.context.get());
+    }
+    return pcre2_match(code.get(), subject, piece.size(), at, PCRE2_NO_UTF_CHECK, state.data.get(),
+                       state.context.get());
+  }
 
   absl::Status Split(std::string_view piece, const MatchState& state,
                      std::vector<std::string_view>* pieces) const {
-    const auto* subject = reinterpret_cast<PCRE2_SPTR>(piece.data());
     size_t done = 0;
     for (size_t at = 0; at < piece.size();) {
-      const int count = pcre2_match(code.get(), subject, piece.size(), at, PCRE2_NO_UTF_CHECK,
-                                    state.data.get(), state.context.get());
+      const int count = Match(piece, at, state);
       if (count == PCRE2_ERROR_NOMATCH) break;
       if (count < 0) {
         return absl::ResourceExhaustedError("pre-tokenizer pattern gave up on a text of " +
@@ -121,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Pretokenizer>> Pretokenizer::Create(
     if (jit != 0 && jit != PCRE2_ERROR_JIT_BADOPTION) {
       return absl::InvalidArgumentError(name + " cannot be compiled: " + ErrorText(jit));
     }
-    compiled.push_back(std::make_unique<Pattern>(Pattern{text, std::move(code)}));
+    compiled.push_back(std::make_unique<Pattern>(Pattern{text, std::move(code), jit == 0}));
   }
   return std::unique_ptr<Pretokenizer>(new Pretokenizer(std::move(compiled)));
 }
@@ -132,7 +141,7 @@ absl::StatusOr<std::vector<std::string_view>> Pretokenizer::Split(std::string_vi
   const MatchState state(text.size());
   for (const std::unique_ptr<Pattern>& pattern : patterns_) {
     std::vector<std::string_view> next;
-    next.reserve(pieces.size());
+    next.reserve(std::max(pieces.size(), text.size() / 4));
     for (std::string_view piece : pieces) {
       const absl::Status status = pattern->Split(piece, state, &next);
       if (!status.ok()) return status;

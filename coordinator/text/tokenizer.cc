@@ -163,6 +163,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(std::string_view to
   for (const Token& token : tokenizer->tokens_) {
     tokenizer->longest_token_bytes_ = std::max(tokenizer->longest_token_bytes_, token.bytes.size());
   }
+  std::vector<std::string_view> words(tokenizer->tokens_.size());  // views: tokens_ grows no more
+  for (size_t id = 0; id < words.size(); ++id) {
+    const Token& token = tokenizer->tokens_[id];
+    if (!token.is_special) words[id] = token.bytes;
+  }
+  tokenizer->merger_.IndexWords(words);
   return tokenizer;
 }
 

@@ -58,6 +58,34 @@ TEST(BytePairMergerTest, LongWordsMergeLikeShortOnes) {
   }
 }
 
+// Words that are looked up give what merging gives, and a token that no merge reaches (here
+// "abc": its bytes merge into 'a' and 300) is never used.
+TEST(BytePairMergerTest, IndexedWordsChangeNoResult) {
+  const BytePairMerger plain = MakeMerger();
+  BytePairMerger indexed = MakeMerger();
+  std::vector<std::string> texts(306);
+  for (size_t byte = 0; byte < 256; ++byte) texts[byte] = std::string(1, static_cast<char>(byte));
+  texts[300] = "bc";
+  texts[301] = "ab";
+  texts[302] = "aa";
+  texts[303] = "aaaa";
+  texts[304] = "abd";
+  texts[305] = "abc";
+  indexed.IndexWords(std::vector<std::string_view>(texts.begin(), texts.end()));
+  EXPECT_THAT(Merge(indexed, "abc"), ElementsAre('a', 300));
+  EXPECT_THAT(Merge(indexed, "abd"), ElementsAre(304));
+  EXPECT_TRUE(Merge(indexed, "").empty());
+  uint32_t state = 7;
+  for (int round = 0; round < 2000; ++round) {
+    std::string word;
+    for (int i = 0; i < 1 + round % 70; ++i) {
+      state = state * 1664525u + 1013904223u;
+      word.push_back(static_cast<char>('a' + (state >> 24) % 4));
+    }
+    EXPECT_EQ(Merge(indexed, word), Merge(plain, word)) << word;
+  }
+}
+
 TEST(BytePairMergerTest, RefusesARepeatedPair) {
   BytePairMerger merger = MakeMerger();
   EXPECT_EQ(merger.AddMerge('a', 'b', 400).message(),

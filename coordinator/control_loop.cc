@@ -339,37 +339,38 @@ void ControlLoop::DeliverEnd(RequestId id, const scheduler::SequenceDelta& delta
   Finish(id, std::move(last));
 }
 
-void ControlLoop::Deliver(protocol::GroupId group, scheduler::SequenceDelta delta, absl::Time now) {
+void ControlLoop::Deliver(protocol::GroupId group, const scheduler::SequenceDelta& delta,
+                          absl::Time now) {
   const RequestId id = RequestOf(delta.sequence);
   if (delta.cancelled || !delta.error.ok()) return DeliverEnd(id, delta);
-  if (delta.tokens.empty()) return;
+  if (delta.num_tokens == 0) return;
   auto found = requests_.find(id);
   if (found == requests_.end()) return;
   Request& request = found->second;
   EngineMetrics& engine = metrics_.engines[group.value()];
   TokenDelta out;
   out.num_steps = delta.num_steps;
-  out.tokens.reserve(delta.tokens.size());
-  for (scheduler::CommittedToken& token : delta.tokens) {
+  out.tokens.reserve(delta.num_tokens);
+  for (scheduler::CommittedToken& token : commit_.TokensOf(delta)) {
     out.tokens.push_back({token.token, token.logprob, std::move(token.top)});
   }
   const double waited = absl::ToDoubleSeconds(now - request.last_token);
-  const auto count = static_cast<double>(delta.tokens.size());
+  const auto count = static_cast<double>(delta.num_tokens);
   if (request.generated == 0) {
     engine.time_to_first_token.Observe(absl::ToDoubleSeconds(now - request.arrived));
   } else {
-    for (size_t i = 0; i < delta.tokens.size(); ++i) {
+    for (uint32_t i = 0; i < delta.num_tokens; ++i) {
       engine.inter_token_latency.Observe(waited / count);
     }
   }
   request.last_token = now;
-  request.generated += delta.tokens.size();
+  request.generated += delta.num_tokens;
   if (!delta.ended) {
     request.sink->Deliver(std::move(out));
     return;
   }
   out.finish = ReasonOf(*delta.ended);
-  if (out.finish == FinishReason::kStop) out.stop_token_id = delta.tokens.back().token;
+  if (out.finish == FinishReason::kStop) out.stop_token_id = out.tokens.back().id;
   engine.e2e_latency.Observe(absl::ToDoubleSeconds(now - request.arrived));
   engine.request_generation_tokens.Observe(static_cast<double>(request.generated));
   Finish(id, std::move(out));
@@ -395,21 +396,18 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
     SKEIN_LOG(kError, "step failed").Field("step", result.step).Field("reason", result.message);
     return FailStep(context, result);
   }
-  absl::StatusOr<scheduler::StepCommit> commit = scheduler_.CommitStep(result.group, result);
-  if (!commit.ok()) {
-    SKEIN_LOG(kError, "result refused").Field("reason", protocol::StatusText(commit.status()));
+  const absl::Status committed = scheduler_.CommitStep(result.group, result, commit_);
+  if (!committed.ok()) {
+    SKEIN_LOG(kError, "result refused").Field("reason", protocol::StatusText(committed));
     EndEpoch(result.group, scheduler::AbortCause::kStepFailed, "step_failed",
-             protocol::StatusText(commit.status()));
+             protocol::StatusText(committed));
     FormGroups(context);
     return;
   }
-  MeasureStep(groups_[result.group.value()].steps[commit->lane], result, now);
-  size_t tokens = 0;
-  for (scheduler::SequenceDelta& delta : commit->deltas) {
-    tokens += delta.tokens.size();
-    Deliver(result.group, std::move(delta), now);
-  }
-  metrics_.engines[result.group.value()].generation_tokens.Increment(static_cast<double>(tokens));
+  MeasureStep(groups_[result.group.value()].steps[result.lane], result, now);
+  for (const scheduler::SequenceDelta& delta : commit_.deltas) Deliver(result.group, delta, now);
+  metrics_.engines[result.group.value()].generation_tokens.Increment(
+      static_cast<double>(commit_.tokens.size()));
 }
 
 void ControlLoop::CommitResults(Context& context) {

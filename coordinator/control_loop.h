@@ -96,7 +96,7 @@ class ControlLoop final : public protocol::Actor {
   void CommitResults(protocol::Context& context);
   void Commit(protocol::Context& context, const protocol::StepResult& result);
   void FailStep(protocol::Context& context, const protocol::StepResult& result);
-  void Deliver(protocol::GroupId group, scheduler::SequenceDelta delta, absl::Time now);
+  void Deliver(protocol::GroupId group, const scheduler::SequenceDelta& delta, absl::Time now);
   void DeliverEnd(protocol::RequestId id, const scheduler::SequenceDelta& delta);
   void PlanLanes(protocol::Context& context);
   bool PlanGroup(protocol::Context& context, protocol::GroupId group);
@@ -117,6 +117,7 @@ class ControlLoop final : public protocol::Actor {
   absl::flat_hash_map<protocol::RequestId, Request> requests_;
   absl::flat_hash_map<protocol::RequestId, absl::Status> cancelled_in_flight_;
   std::vector<protocol::StepResult> results_;
+  scheduler::StepCommit commit_;            // of the step being committed; kept for its memory
   bool serving_ = false;                    // all groups were ready, or waited for long enough
   std::optional<absl::Time> first_formed_;  // when the first group was
   double prefill_tokens_per_second_ = 0;

@@ -81,8 +81,7 @@ bool ClusterScheduler::CancelSequence(protocol::SequenceId id) {
 
 void ClusterScheduler::Forget(const std::vector<SequenceDelta>& gone) {
   for (const SequenceDelta& delta : gone) {
-    const bool over = delta.ended || delta.cancelled || !delta.error.ok();
-    if (over) sequences_.erase(delta.sequence);
+    if (delta.over()) sequences_.erase(delta.sequence);
   }
 }
 
@@ -148,11 +147,11 @@ std::optional<protocol::StepPlan> ClusterScheduler::PlanStep(protocol::GroupId g
   return groups_[group.value()]->PlanStep(lane, assigned_[group.value()]);
 }
 
-absl::StatusOr<StepCommit> ClusterScheduler::CommitStep(protocol::GroupId group,
-                                                        const protocol::StepResult& result) {
-  absl::StatusOr<StepCommit> commit = groups_[group.value()]->CommitStep(result);
-  if (commit.ok()) Forget(commit->deltas);
-  return commit;
+absl::Status ClusterScheduler::CommitStep(protocol::GroupId group,
+                                          const protocol::StepResult& result, StepCommit& commit) {
+  SKEIN_RETURN_IF_ERROR(groups_[group.value()]->CommitStep(result, commit));
+  Forget(commit.deltas);
+  return absl::OkStatus();
 }
 
 }  // namespace skein::scheduler

@@ -45,9 +45,10 @@ class ClusterScheduler {
   // no epoch, or nothing can run there.
   std::optional<protocol::StepPlan> PlanStep(protocol::GroupId group, uint32_t lane);
   // Applies the result of the lane's step. InvalidArgument if it does not answer the plan in
-  // flight; nothing has changed then.
-  absl::StatusOr<StepCommit> CommitStep(protocol::GroupId group,
-                                        const protocol::StepResult& result);
+  // flight; nothing has changed then. Overwrites `commit`, whose memory the caller keeps from step
+  // to step.
+  absl::Status CommitStep(protocol::GroupId group, const protocol::StepResult& result,
+                          StepCommit& commit);
 
   bool has_epoch(protocol::GroupId group) const { return groups_[group.value()]->has_epoch(); }
   uint32_t num_groups() const { return static_cast<uint32_t>(groups_.size()); }

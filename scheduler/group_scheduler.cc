@@ -310,6 +310,7 @@ void GroupScheduler::CommitSequence(Sequence& sequence,
   SequenceDelta& delta = commit.deltas.emplace_back();
   delta.sequence = sequence.id;
   delta.num_steps = sequence.num_steps;
+  delta.first_token = static_cast<uint32_t>(commit.tokens.size());
   if (sequence.cancelled) {
     delta.cancelled = true;
   } else if (!summary.rows.empty()) {
@@ -321,27 +322,28 @@ void GroupScheduler::CommitSequence(Sequence& sequence,
                                                          : ": no token is allowed"));
     } else {
       sequence.tokens.push_back(row.plain_token);
-      delta.tokens.push_back({row.plain_token, row.plain_logprob, row.top});
+      delta.num_tokens = 1;
+      commit.tokens.push_back({row.plain_token, row.plain_logprob, row.top});
       delta.ended = EndOf(sequence, geometry_.max_model_len);
     }
   }
-  if (delta.cancelled || delta.ended || !delta.error.ok()) {
+  if (delta.over()) {
     TakeBack(sequence);
   } else {
     Recount(sequence);
   }
 }
 
-absl::StatusOr<StepCommit> GroupScheduler::CommitStep(const StepResult& result) {
+absl::Status GroupScheduler::CommitStep(const StepResult& result, StepCommit& commit) {
   if (result.lane >= in_flight_.size() || in_flight_[result.lane].parts.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "result of step ", result.step.value(), ": lane ", result.lane, " has no step in flight"));
   }
   StepInFlight& step = in_flight_[result.lane];
   SKEIN_RETURN_IF_ERROR(CheckResult(step, result));
-  StepCommit commit;
   commit.lane = result.lane;
-  commit.deltas.reserve(step.parts.size());
+  commit.deltas.clear();
+  commit.tokens.clear();
   for (size_t i = 0; i < step.parts.size(); ++i) {
     CommitSequence(*step.parts[i].sequence, result.sequences[i], commit);
   }
@@ -349,7 +351,7 @@ absl::StatusOr<StepCommit> GroupScheduler::CommitStep(const StepResult& result) 
   std::erase_if(running_[result.lane], [](const Sequence* sequence) {
     return sequence->state != SequenceState::kRunning;
   });
-  return commit;
+  return absl::OkStatus();
 }
 
 }  // namespace skein::scheduler

@@ -35,19 +35,30 @@ struct CommittedToken {
   std::vector<protocol::TopLogprob> top;
 };
 
-// What a commit did to one sequence. After `ended` or `error` the sequence is gone.
+// What a commit, or the end of an epoch, did to one sequence.
 struct SequenceDelta {
   protocol::SequenceId sequence;
-  std::vector<CommittedToken> tokens;
+  uint32_t first_token = 0;  // in StepCommit::tokens
+  uint32_t num_tokens = 0;
   std::optional<EndReason> ended;
-  absl::Status error;
   bool cancelled = false;  // it was cancelled while the step ran; its tokens are dropped
+  absl::Status error;
   uint64_t num_steps = 0;
+
+  // The sequence is gone.
+  bool over() const { return ended.has_value() || cancelled || !error.ok(); }
 };
 
+// What a commit did. One array of tokens for all sequences: a vector each would cost more than the
+// rest of the commit.
 struct StepCommit {
   uint32_t lane = 0;
   std::vector<SequenceDelta> deltas;
+  std::vector<CommittedToken> tokens;
+
+  std::span<CommittedToken> TokensOf(const SequenceDelta& delta) {
+    return std::span(tokens).subspan(delta.first_token, delta.num_tokens);
+  }
 };
 
 // Why an epoch ended.
@@ -106,8 +117,9 @@ class GroupScheduler {
   // those that find room in this step run from now on, the others stay in the queue.
   std::optional<protocol::StepPlan> PlanStep(uint32_t lane, std::span<Sequence* const> newcomers);
   // Applies the result of the lane's step. InvalidArgument if it does not answer the plan in
-  // flight; nothing has changed then. Sequences that ended are in the state kEnded.
-  absl::StatusOr<StepCommit> CommitStep(const protocol::StepResult& result);
+  // flight; nothing has changed then. Sequences that ended are in the state kEnded. Overwrites
+  // `commit`, whose memory the caller keeps from step to step.
+  absl::Status CommitStep(const protocol::StepResult& result, StepCommit& commit);
   // Ends a running sequence that has no step in flight.
   void End(Sequence& sequence);
 

@@ -178,12 +178,11 @@ class SchedulerRun {
   void Step(uint32_t group, uint32_t lane, Figures& figures) {
     std::optional<protocol::StepResult>& result = results_[group * bench_.lanes + lane];
     if (result) {
-      // The deltas are freed inside, as the control loop does.
       const uint64_t ended = figures.commit.Measure([&] {
-        auto commit = scheduler_.CommitStep(GroupId(group), *result);
-        figures.valid = figures.valid && commit.ok();
+        const absl::Status status = scheduler_.CommitStep(GroupId(group), *result, commit_);
+        figures.valid = figures.valid && status.ok();
         return static_cast<uint64_t>(
-            std::count_if(commit->deltas.begin(), commit->deltas.end(),
+            std::count_if(commit_.deltas.begin(), commit_.deltas.end(),
                           [](const auto& delta) { return delta.ended.has_value(); }));
       });
       figures.ended += ended;
@@ -205,6 +204,7 @@ class SchedulerRun {
   scheduler::ClusterScheduler scheduler_;
   Requests requests_;
   std::vector<std::optional<protocol::StepResult>> results_;  // by group and lane
+  scheduler::StepCommit commit_;
   Figures warm_;
 };
 

@@ -119,13 +119,18 @@ class GroupHarness {
     return Commit(result, group);
   }
   absl::Status Commit(const protocol::StepResult& result, uint32_t group = 0) {
-    absl::StatusOr<scheduler::StepCommit> commit =
-        scheduler_.CommitStep(protocol::GroupId(group), result);
+    scheduler::StepCommit commit;
+    const absl::Status status = scheduler_.CommitStep(protocol::GroupId(group), result, commit);
     Check("CommitStep");
-    if (!commit.ok()) return commit.status();
-    EXPECT_EQ(commit->lane, result.lane);
-    Take(std::move(commit->deltas));
-    return absl::OkStatus();
+    if (!status.ok()) return status;
+    EXPECT_EQ(commit.lane, result.lane);
+    for (const scheduler::SequenceDelta& delta : commit.deltas) {
+      for (const scheduler::CommittedToken& token : commit.TokensOf(delta)) {
+        outcomes_[delta.sequence.value()].tokens.push_back(token.token);
+      }
+    }
+    Take(commit.deltas);
+    return status;
   }
   // Runs every lane of every group until nothing can be planned; false if that takes more than
   // `steps` steps.
@@ -166,13 +171,10 @@ class GroupHarness {
     const absl::Status status = scheduler::CheckInvariants(scheduler_);
     EXPECT_TRUE(status.ok()) << "after " << after << ": " << status;
   }
-  void Take(std::vector<scheduler::SequenceDelta> deltas) {
-    for (scheduler::SequenceDelta& delta : deltas) {
+  void Take(const std::vector<scheduler::SequenceDelta>& deltas) {
+    for (const scheduler::SequenceDelta& delta : deltas) {
       Outcome& outcome = outcomes_[delta.sequence.value()];
       EXPECT_FALSE(outcome.over()) << "sequence " << delta.sequence << " goes on after its end";
-      for (const scheduler::CommittedToken& token : delta.tokens) {
-        outcome.tokens.push_back(token.token);
-      }
       outcome.ended = delta.ended;
       outcome.error = delta.error;
       outcome.cancelled = delta.cancelled;

@@ -413,9 +413,9 @@ TEST(GroupScheduler, AStepThatAlwaysFailsEndsItsSequenceAlone) {
       if (part.sample) summary.rows.emplace_back().plain_token = 5;
       result.sequences.push_back(summary);
     }
-    const auto commit = group.CommitStep(only, result);
-    ASSERT_TRUE(commit.ok()) << commit.status();
-    for (const scheduler::SequenceDelta& delta : commit->deltas) {
+    scheduler::StepCommit commit;
+    ASSERT_TRUE(group.CommitStep(only, result, commit).ok());
+    for (const scheduler::SequenceDelta& delta : commit.deltas) {
       if (delta.ended) ended.push_back(delta);
     }
     ASSERT_TRUE(scheduler::CheckInvariants(group).ok());

@@ -26,7 +26,9 @@ class BrokenState : public ::testing::Test {
     in_flight_ = *scheduler_.PlanStep(kOnly, 0);
     FakeWorker worker;
     worker.Restart(GeometryOf(kSetup));
-    EXPECT_TRUE(scheduler_.CommitStep(kOnly, worker.Run(*scheduler_.PlanStep(kOnly, 1))).ok());
+    scheduler::StepCommit commit;
+    EXPECT_TRUE(
+        scheduler_.CommitStep(kOnly, worker.Run(*scheduler_.PlanStep(kOnly, 1)), commit).ok());
     Add(3);
   }
 

@@ -53,4 +53,16 @@ VerificationOutcome VerifyDraft(std::span<const RowSummary> rows, VerificationMo
   return outcome;
 }
 
+float DraftLogprob(const RowSummary& row, VerificationMode mode) {
+  switch (mode) {
+    case VerificationMode::kGreedy:
+      return row.argmax_logprob;
+    case VerificationMode::kCoupled:
+      return row.plain_logprob;
+    case VerificationMode::kRejection:
+      break;
+  }
+  return row.draft_logprob;
+}
+
 }  // namespace skein::scheduler

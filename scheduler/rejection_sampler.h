@@ -35,4 +35,7 @@ struct VerificationOutcome {
 VerificationOutcome VerifyDraft(std::span<const protocol::RowSummary> rows,
                                 protocol::VerificationMode mode, uint64_t seed);
 
+// Raw logprob of a kept draft.
+float DraftLogprob(const protocol::RowSummary& row, protocol::VerificationMode mode);
+
 }  // namespace skein::scheduler

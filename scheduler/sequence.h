@@ -1,5 +1,5 @@
 // One generation: its tokens, which are the truth, and what a worker has of it, which is a cache.
-// Plain state; changed by GroupScheduler alone.
+// Plain state; changed by ClusterScheduler and GroupScheduler alone.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,14 @@
 #include "protocol/base/ids.h"
 #include "protocol/messages/sampling_params.h"
 #include "scheduler/block_pool.h"
+#include "scheduler/speculation_policy.h"
 
 namespace skein::scheduler {
 
 enum class SequenceState : uint8_t {
-  kQueued,   // holds neither slot nor blocks
-  kRunning,  // holds a slot; takes part in steps
+  kQueued,   // belongs to no group; holds neither slot nor blocks
+  kRunning,  // holds a slot of its group; takes part in steps
+  kEnded,    // holds nothing; its owner forgets it
 };
 
 // What a caller gives to start a generation.
@@ -23,6 +25,7 @@ struct NewSequence {
   std::vector<int32_t> prompt;
   protocol::SamplingParams sampling;
   protocol::StopConditions stop;
+  protocol::SpeculationParams speculation;
   int32_t priority = 0;  // smaller runs earlier
 };
 
@@ -32,10 +35,12 @@ struct Sequence {
   uint32_t prompt_length = 0;
   protocol::SamplingParams sampling;
   protocol::StopConditions stop;
+  protocol::SpeculationParams speculation;
   int32_t priority = 0;
   uint64_t arrival = 0;  // order of AddSequence
 
   SequenceState state = SequenceState::kQueued;
+  uint32_t group = 0;  // meaningful while it runs
   uint32_t lane = 0;
   std::optional<protocol::SlotId> slot;
   BlockTable blocks;
@@ -46,7 +51,11 @@ struct Sequence {
   bool cancelled = false;
   bool fresh_slot = false;  // the next step must tell the worker to forget the slot
   uint64_t num_steps = 0;
-  uint32_t step_failures = 0;  // failed steps it took part in since its last good one
+  DraftHistory drafts;
+  uint64_t num_draft_tokens = 0;     // verified
+  uint64_t num_accepted_tokens = 0;  // of them kept
+  uint32_t step_failures = 0;        // failed steps it took part in since its last good one
+  uint64_t counted_tokens = 0;       // its part of the outstanding tokens of its group
 
   uint32_t length() const { return static_cast<uint32_t>(tokens.size()); }
   uint32_t num_generated() const { return length() - prompt_length; }

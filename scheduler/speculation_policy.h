@@ -33,6 +33,9 @@ class CostCurve {
   std::vector<Point> points_;  // ascending sizes
 };
 
+// Drafts of one sequence in one step at most.
+inline constexpr uint32_t kDepthMax = 63;
+
 enum class Adaptation : uint8_t {
   kAdaptive,  // depth follows acceptance and load
   kFixed,     // always the most that is allowed

@@ -35,4 +35,17 @@ struct StopConditions {
 // OK, or InvalidArgument naming field, value and range.
 absl::Status ValidateSamplingParams(const SamplingParams& params);
 
+// How drafts are accepted. kGreedy: a draft must be the argmax. kRejection: the output has the
+// target's distribution. kCoupled: a draft must be the token that the same noise draws from the
+// target, so the output is bitwise that of decoding without drafts.
+enum class VerificationMode : uint8_t { kGreedy = 0, kRejection = 1, kCoupled = 2 };
+
+// What a request asks of speculation; the server's bounds win.
+struct SpeculationParams {
+  bool enabled = true;
+  uint32_t max_draft_tokens = ~0u;  // per step; 0 is honoured exactly
+  VerificationMode mode = VerificationMode::kGreedy;
+  friend bool operator==(const SpeculationParams&, const SpeculationParams&) = default;
+};
+
 }  // namespace skein::protocol

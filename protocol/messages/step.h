@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "protocol/base/ids.h"
+#include "protocol/messages/sampling_params.h"
 
 namespace skein::protocol {
 
@@ -31,11 +32,6 @@ struct RowSampling {
   int32_t num_top_logprobs = 0;
   friend bool operator==(const RowSampling&, const RowSampling&) = default;
 };
-
-// How drafts are accepted. kGreedy: a draft must be the argmax. kRejection: the output has the
-// target's distribution. kCoupled: a draft must be the token that the same noise draws from the
-// target, so the output is bitwise that of decoding without drafts.
-enum class VerificationMode : uint8_t { kGreedy = 0, kRejection = 1, kCoupled = 2 };
 
 // One sequence's share of a step: `tokens` at positions first_position, first_position + 1, ...
 // Sender: coordinator.

@@ -45,10 +45,16 @@ class FakeWorker {
     result.step = plan.step;
     result.lane = plan.lane;
     size_t rows = 0;
+    size_t drafted = 0;
     for (const protocol::SequenceStep& step : plan.sequences) {
-      rows += step.tokens.size();
+      rows += step.tokens.size() + step.draft_depth;
+      drafted += step.draft_depth > 0 ? 1 : 0;
       result.sequences.push_back(RunSequence(step));
     }
+    // Times without a pattern, so that adaptive depths take every value.
+    result.draft_time_us = drafted * (50 + clock_ * 37 % 400);
+    result.device_time_us = result.draft_time_us + 100 + rows * (clock_++ * 29 % 90);
+    if (drafted * geometry_.max_draft_tokens > geometry_.max_rows) Note("too many are drafted for");
     if (rows > geometry_.max_rows) Note("the plan has too many rows");
     if (rows == 0) Note("the plan is empty");
     return result;
@@ -61,6 +67,7 @@ class FakeWorker {
   struct Slot {
     protocol::SequenceId sequence;
     uint32_t length = 0;
+    uint32_t num_drafts = 0;  // the newest of them, which may be refused
     std::vector<uint32_t> blocks;
   };
   struct Cell {
@@ -74,10 +81,13 @@ class FakeWorker {
 
   protocol::VerificationSummary RunSequence(const protocol::SequenceStep& step) {
     if (step.slot.value() >= geometry_.num_slots) Note("a slot is out of range");
-    if (step.fresh_slot) slots_[step.slot.value()] = Slot{step.sequence, 0, {}};
+    if (step.fresh_slot) slots_[step.slot.value()] = Slot{step.sequence, 0, 0, {}};
     Slot& slot = slots_[step.slot.value()];
     if (slot.sequence != step.sequence) Note("a slot holds another sequence");
-    if (slot.length != step.first_position) Note("a position is skipped or repeated");
+    if (step.first_position > slot.length || step.first_position + slot.num_drafts < slot.length) {
+      Note("a position is skipped or repeated");
+    }
+    slot.length = step.first_position;
     if (slot.blocks.size() != step.table_size_before) Note("the block tables differ");
     if (step.tokens.empty()) Note("a sequence has no tokens");
     for (protocol::BlockId block : step.new_blocks) {
@@ -88,7 +98,33 @@ class FakeWorker {
     protocol::VerificationSummary summary;
     summary.sequence = step.sequence;
     if (step.sample) summary.rows.push_back(Sample(slot));
+    slot.num_drafts = 0;
+    if (step.draft_depth > 0) Draft(step, slot, summary);
     return summary;
+  }
+
+  // Drafts that are mostly right, and sometimes fewer than were asked for.
+  void Draft(const protocol::SequenceStep& step, Slot& slot,
+             protocol::VerificationSummary& summary) {
+    if (!step.sample || step.tokens.size() != 1 || step.first_position == 0) {
+      Note("a draft follows something else than one decided token");
+    }
+    if (step.draft_depth > geometry_.max_draft_tokens) Note("a draft is too deep");
+    const uint32_t depth = clock_ * 13 % 7 == 0 ? step.draft_depth / 2 : step.draft_depth;
+    for (uint32_t i = 0; i < depth; ++i) {
+      protocol::RowSummary& row = summary.rows.back();
+      const bool right = (clock_ + i * 5 + slot.length) % 4 != 0;
+      row.draft_token = right ? row.plain_token : (row.plain_token + 1) % 50;
+      row.draft_logprob = -0.5F;
+      row.confidence = 0.5F;
+      row.draft_probability = 1;
+      row.target_probability = right ? 1.0F : 0.0F;
+      row.recovered_token = row.plain_token;
+      row.recovered_logprob = -0.5F;
+      Write(slot, row.draft_token);
+      summary.rows.push_back(Sample(slot));
+    }
+    slot.num_drafts = depth;
   }
 
   void Write(Slot& slot, int32_t token) {
@@ -103,8 +139,8 @@ class FakeWorker {
   protocol::RowSummary Sample(const Slot& slot) {
     std::vector<int32_t> prefix;
     for (uint32_t at = 0; at < slot.length; ++at) {
-      const Cell cell = cache_[{slot.blocks[at / geometry_.block_tokens],
-                                at % geometry_.block_tokens}];
+      const Cell cell =
+          cache_[{slot.blocks[at / geometry_.block_tokens], at % geometry_.block_tokens}];
       if (cell.sequence != slot.sequence.value()) Note("a block was overwritten");
       prefix.push_back(cell.token);
     }
@@ -119,6 +155,7 @@ class FakeWorker {
   std::map<uint32_t, Slot> slots_;
   std::map<std::pair<uint32_t, uint32_t>, Cell> cache_;
   std::string defect_;
+  uint64_t clock_ = 0;  // plans run
 };
 
 inline protocol::StopConditions StopAt(int32_t max_tokens, int32_t min_tokens = 0,

@@ -300,8 +300,11 @@ std::optional<StepPlan> GroupScheduler::PlanStep(uint32_t lane,
     (sequence->prefilling() ? prefills_ : decodes_).push_back(sequence);
   }
   ChooseDepths(budget, newcomers.size());
-  // Decoding sequences first: their clients wait for each token. An earlier one may have preempted
-  // a later one.
+  // Decoding sequences first: their clients wait for each token. All get the blocks of their own
+  // rows before any gets blocks for drafts; an earlier one may preempt a later one.
+  for (Sequence* sequence : decodes_) {
+    if (sequence->state == SequenceState::kRunning) EnsureBlocks(*sequence, sequence->planned + 1);
+  }
   for (size_t i = 0; i < decodes_.size(); ++i) {
     if (decodes_[i]->state != SequenceState::kRunning) continue;
     AddToPlan(*decodes_[i], budget, plan, drafting_.depths.empty() ? 0 : drafting_.depths[i]);

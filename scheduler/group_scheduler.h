@@ -26,7 +26,7 @@ struct SchedulerLimits {
   uint32_t max_num_batched_tokens = 0;  // rows of a step
   uint32_t lanes = 1;                   // 1 or 2 steps in flight of a group
   AdmissionLimits admission;            // of all groups together
-  SpeculationSettings speculation;
+  SpeculationSettings speculation = {};
 };
 
 // One token that a commit appended.

@@ -25,7 +25,7 @@ struct NewSequence {
   std::vector<int32_t> prompt;
   protocol::SamplingParams sampling;
   protocol::StopConditions stop;
-  protocol::SpeculationParams speculation;
+  protocol::SpeculationParams speculation = {};
   int32_t priority = 0;  // smaller runs earlier
 };
 
@@ -35,7 +35,7 @@ struct Sequence {
   uint32_t prompt_length = 0;
   protocol::SamplingParams sampling;
   protocol::StopConditions stop;
-  protocol::SpeculationParams speculation;
+  protocol::SpeculationParams speculation = {};
   int32_t priority = 0;
   uint64_t arrival = 0;  // order of AddSequence
 

@@ -44,7 +44,7 @@ enum class VerificationMode : uint8_t { kGreedy = 0, kRejection = 1, kCoupled = 
 struct SpeculationParams {
   bool enabled = true;
   uint32_t max_draft_tokens = ~0u;  // per step; 0 is honoured exactly
-  VerificationMode mode = VerificationMode::kGreedy;
+  VerificationMode mode = VerificationMode::kCoupled;
   friend bool operator==(const SpeculationParams&, const SpeculationParams&) = default;
 };
 

@@ -28,7 +28,7 @@ struct HarnessSetup {
   uint64_t queued_tokens_max = 10'000;
   uint32_t groups = 1;
   uint32_t max_draft_tokens = 0;  // of the workers' draft heads
-  scheduler::SpeculationSettings speculation;
+  scheduler::SpeculationSettings speculation = {};
 };
 
 inline scheduler::SchedulerLimits LimitsOf(const HarnessSetup& setup) {

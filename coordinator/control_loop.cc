@@ -23,6 +23,8 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kDrainGrace = absl::Seconds(2);
 constexpr double kQueueSeconds = 4;
 constexpr uint64_t kQueueStepsMin = 16;
+// After the first group is ready, how long the others may take before it serves alone.
+constexpr absl::Duration kPartialStart = absl::Seconds(10);
 
 // A request is one sequence: the ids are the same number.
 SequenceId SequenceOf(RequestId id) { return SequenceId(id.value()); }
@@ -47,9 +49,11 @@ ControlLoop::ControlLoop(const ControlOptions& options, FrontDoorQueue& door,
       door_(door),
       metrics_(metrics),
       drained_(drained),
-      scheduler_(options.limits),
-      workers_(options.term),
-      steps_(options.limits.lanes) {}
+      scheduler_(options.limits, options.num_groups),
+      workers_(options.term, options.num_groups),
+      groups_(options.num_groups) {
+  for (Group& group : groups_) group.steps.resize(options.limits.lanes);
+}
 
 void ControlLoop::OnStart(Context& context) { context.StartTimer(kTick); }
 
@@ -65,8 +69,9 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
       .Field("build", message.build)
       .Field("blocks", message.geometry.num_blocks);
   // A member that registers again has left its epoch.
-  if (workers_.member() && workers_.member()->worker == worker) {
-    EndEpoch(scheduler::AbortCause::kWorkerLost, "registered_again", "the worker registered again");
+  if (const WorkerGroup* group = workers_.Find(worker)) {
+    EndEpoch(group->group, scheduler::AbortCause::kWorkerLost, "registered_again",
+             "the worker registered again");
   }
   if (const absl::Status status = workers_.Register(worker, message); !status.ok()) {
     SKEIN_LOG(kError, "worker refused").Field("reason", protocol::StatusText(status));
@@ -74,33 +79,74 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
         context.Send(worker, protocol::Epoch(0), protocol::Shutdown{std::string(status.message())});
     if (!sent.ok()) SKEIN_LOG(kWarn, "refusal not sent").Field("worker", worker.node);
   }
-  if (!workers_.member()) FormGroup(context);
+  FormGroups(context);
 }
 
-void ControlLoop::FormGroup(Context& context) {
-  while (const std::optional<GroupMember> member = workers_.Form()) {
-    const protocol::FormGroup form{member->group, member->rank, 1, member->epoch};
-    if (context.Send(member->worker, member->epoch, form).ok()) return;
-    workers_.Remove(member->worker);
+bool ControlLoop::SendForm(Context& context, const WorkerGroup& group) {
+  const auto num_ranks = static_cast<uint32_t>(group.ranks.size());
+  for (const GroupRank& rank : group.ranks) {
+    const protocol::FormGroup form{group.group, rank.rank, num_ranks, group.epoch};
+    if (context.Send(rank.worker, group.epoch, form).ok()) continue;
+    workers_.Remove(rank.worker);
+    return false;
+  }
+  return true;
+}
+
+// A send that fails costs the table a worker, so this ends.
+void ControlLoop::FormGroups(Context& context) {
+  while (const WorkerGroup* group = workers_.Form()) {
+    if (!SendForm(context, *group)) SKEIN_LOG(kWarn, "group not formed, its worker is gone");
   }
 }
 
 void ControlLoop::Handle(Context& context, const Envelope& envelope,
                          const protocol::GroupFormed& message) {
-  if (!workers_.Confirm(envelope.from, message)) return;
-  const GroupMember& member = *workers_.member();
-  const std::vector<scheduler::SequenceDelta> gone = scheduler_.StartEpoch(
-      member.group, member.rank, member.epoch, workers_.registration(member.worker).geometry);
-  for (const scheduler::SequenceDelta& delta : gone) Deliver(delta, context.Now());
-  door_.SetReady(true);
-  SKEIN_LOG(kInfo, "group ready").Field("group", member.group).Field("epoch", member.epoch);
+  const WorkerGroup* group = workers_.Confirm(envelope.from, message);
+  if (group == nullptr) return;
+  const std::vector<scheduler::SequenceDelta> gone =
+      scheduler_.StartEpoch(group->group, group->ranks.front().rank, group->epoch,
+                            workers_.registration(group->ranks.front().worker).geometry);
+  for (const scheduler::SequenceDelta& delta : gone) DeliverEnd(RequestOf(delta.sequence), delta);
+  if (!first_formed_) first_formed_ = context.Now();
+  SKEIN_LOG(kInfo, "group ready")
+      .Field("group", group->group)
+      .Field("epoch", group->epoch)
+      .Field("worker", group->ranks.front().worker.node)
+      .Field("ready", NumReady())
+      .Field("of", scheduler_.num_groups());
+  UpdateReadiness(context.Now());
+}
+
+uint32_t ControlLoop::NumReady() const {
+  uint32_t ready = 0;
+  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
+    ready += scheduler_.has_epoch(protocol::GroupId(i)) ? 1 : 0;
+  }
+  return ready;
+}
+
+// Serving starts with all groups, so that the first requests find the whole server. A worker that
+// does not come in time must not keep the others idle; from then on one group is enough.
+void ControlLoop::UpdateReadiness(absl::Time now) {
+  const uint32_t ready = NumReady();
+  if (!serving_ && ready > 0) {
+    serving_ = ready == scheduler_.num_groups();
+    if (!serving_ && now - *first_formed_ >= kPartialStart) {
+      SKEIN_LOG(kWarn, "serving without all groups")
+          .Field("ready", ready)
+          .Field("of", scheduler_.num_groups());
+      serving_ = true;
+    }
+  }
+  door_.SetReady(serving_ && ready > 0);
 }
 
 void ControlLoop::Handle(Context& context, const Envelope& envelope, const protocol::Heartbeat&) {
   // Spares are answered too: it is how they know that a coordinator is there.
   if (!workers_.Knows(envelope.from)) return;
-  const bool member = workers_.member() && workers_.member()->worker == envelope.from;
-  const protocol::Epoch epoch = member ? workers_.member()->epoch : protocol::Epoch(0);
+  const WorkerGroup* group = workers_.Find(envelope.from);
+  const protocol::Epoch epoch = group != nullptr ? group->epoch : protocol::Epoch(0);
   const auto lease = static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.lease));
   const absl::Status sent = context.Send(envelope.from, epoch, protocol::LeaseGrant{lease});
   if (!sent.ok()) SKEIN_LOG(kWarn, "lease not sent").Field("worker", envelope.from.node);
@@ -108,18 +154,15 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope, const proto
 
 void ControlLoop::Handle(Context& context, const Envelope& envelope,
                          const protocol::AbortEpoch& message) {
-  if (!workers_.member() || workers_.member()->worker != envelope.from ||
-      workers_.member()->epoch != message.epoch) {
-    return;
-  }
-  EndEpoch(scheduler::AbortCause::kWorkerLost, "step_failed", message.reason);
-  FormGroup(context);
+  const WorkerGroup* group = workers_.Find(envelope.from);
+  if (group == nullptr || group->epoch != message.epoch) return;
+  EndEpoch(group->group, scheduler::AbortCause::kWorkerLost, "step_failed", message.reason);
+  FormGroups(context);
 }
 
 void ControlLoop::Handle(const Envelope& envelope, StepResult message) {
-  const bool current = workers_.member() && workers_.member()->worker == envelope.from &&
-                       workers_.member()->epoch == message.epoch;
-  if (!current) {
+  const WorkerGroup* group = workers_.Find(envelope.from);
+  if (group == nullptr || group->epoch != message.epoch || group->group != message.group) {
     metrics_.stale_results.Increment();
     return;
   }
@@ -148,32 +191,35 @@ void ControlLoop::OnMessage(Context& context, Envelope envelope) {
       envelope.message);
 }
 
-void ControlLoop::EndEpoch(scheduler::AbortCause abort, std::string_view cause,
-                           std::string_view reason) {
-  door_.SetReady(false);
-  results_.clear();
-  workers_.Dissolve();
-  if (!scheduler_.has_epoch()) return;
-  SKEIN_LOG(kWarn, "epoch ended").Field("cause", cause).Field("reason", reason);
+void ControlLoop::EndEpoch(protocol::GroupId group, scheduler::AbortCause abort,
+                           std::string_view cause, std::string_view reason) {
+  workers_.Dissolve(group);
+  if (!scheduler_.has_epoch(group)) return;
+  SKEIN_LOG(kWarn, "epoch ended")
+      .Field("group", group)
+      .Field("cause", cause)
+      .Field("reason", reason);
   metrics_.epoch_changes.At({cause}).Increment();
-  for (const scheduler::SequenceDelta& gone : scheduler_.AbortInflight(abort)) {
-    const RequestId id = RequestOf(gone.sequence);
-    const auto why = cancelled_in_flight_.find(id);
-    Finish(id, ErrorDelta(!gone.error.ok()                    ? gone.error
-                          : why == cancelled_in_flight_.end() ? absl::CancelledError("cancelled")
-                                                              : why->second));
+  for (const scheduler::SequenceDelta& gone : scheduler_.AbortInflight(group, abort)) {
+    DeliverEnd(RequestOf(gone.sequence), gone);
   }
+  door_.SetReady(serving_ && NumReady() > 0);
+}
+
+// The worker cannot be reached: its epoch is over, and it has to register again.
+void ControlLoop::LoseWorker(Context& context, protocol::ActorId worker, std::string_view reason) {
+  if (const WorkerGroup* group = workers_.Find(worker)) {
+    EndEpoch(group->group, scheduler::AbortCause::kWorkerLost, "peer_down", reason);
+  }
+  workers_.Remove(worker);
+  FormGroups(context);
 }
 
 void ControlLoop::OnPeerDown(Context& context, const protocol::PeerDown& down) {
   SKEIN_LOG(kWarn, "worker down")
       .Field("worker", down.peer.node)
       .Field("reason", protocol::StatusText(down.reason));
-  const bool member = workers_.member() && workers_.member()->worker == down.peer;
-  if (member)
-    EndEpoch(scheduler::AbortCause::kWorkerLost, "peer_down", protocol::StatusText(down.reason));
-  workers_.Remove(down.peer);
-  if (!workers_.member()) FormGroup(context);
+  LoseWorker(context, down.peer, protocol::StatusText(down.reason));
 }
 
 // ---- requests
@@ -189,7 +235,6 @@ void ControlLoop::Finish(RequestId id, TokenDelta delta) {
   auto found = requests_.find(id);
   if (found == requests_.end()) return;
   StopWaiting(found->second);
-  metrics_.request_generation_tokens.Observe(static_cast<double>(found->second.generated));
   const std::shared_ptr<TokenSink> sink = std::move(found->second.sink);
   requests_.erase(found);
   sink->Deliver(std::move(delta));
@@ -220,8 +265,6 @@ void ControlLoop::Submit(Context& context, SubmitRequest request) {
     Finish(request.id, ErrorDelta(status));
     return;
   }
-  metrics_.prompt_tokens.Increment(static_cast<double>(prompt_tokens));
-  metrics_.request_prompt_tokens.Observe(static_cast<double>(prompt_tokens));
 }
 
 void ControlLoop::Cancel(RequestId id, const absl::Status& reason) {
@@ -233,12 +276,22 @@ void ControlLoop::Cancel(RequestId id, const absl::Status& reason) {
   }
 }
 
+// In the order of their ids: the map has none.
+std::vector<RequestId> ControlLoop::SortedRequests() const {
+  std::vector<RequestId> ids;
+  ids.reserve(requests_.size());
+  for (const auto& [id, request] : requests_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
 void ControlLoop::CancelExpired() {
   const auto now = std::chrono::steady_clock::now();
   std::vector<RequestId> expired;
   for (const auto& [id, request] : requests_) {
     if (request.deadline && *request.deadline < now) expired.push_back(id);
   }
+  std::sort(expired.begin(), expired.end());
   for (RequestId id : expired) {
     Cancel(id, absl::DeadlineExceededError("the request's deadline passed"));
   }
@@ -270,84 +323,99 @@ void ControlLoop::MeasureStep(const Step& step, const StepResult& result, absl::
       prefill_tokens_per_second_ == 0 ? rate : 0.8 * prefill_tokens_per_second_ + 0.2 * rate;
   if (options_.queued_tokens_max != 0) return;
   const uint64_t floor = kQueueStepsMin * options_.limits.max_num_batched_tokens;
-  door_.SetQueuedTokensMax(
-      std::max(floor, static_cast<uint64_t>(kQueueSeconds * prefill_tokens_per_second_)));
+  door_.SetQueuedTokensMax(std::max(
+      floor,
+      static_cast<uint64_t>(kQueueSeconds * prefill_tokens_per_second_ * scheduler_.num_groups())));
 }
 
-void ControlLoop::Deliver(const scheduler::SequenceDelta& delta, absl::Time now) {
+// The last delta of a request that no token ended.
+void ControlLoop::DeliverEnd(RequestId id, const scheduler::SequenceDelta& delta) {
+  const auto why = cancelled_in_flight_.find(id);
+  TokenDelta last =
+      ErrorDelta(!delta.error.ok()                   ? delta.error
+                 : why == cancelled_in_flight_.end() ? absl::CancelledError("cancelled")
+                                                     : why->second);
+  last.num_steps = delta.num_steps;
+  Finish(id, std::move(last));
+}
+
+void ControlLoop::Deliver(protocol::GroupId group, const scheduler::SequenceDelta& delta,
+                          absl::Time now) {
   const RequestId id = RequestOf(delta.sequence);
+  if (delta.cancelled || !delta.error.ok()) return DeliverEnd(id, delta);
+  if (delta.num_tokens == 0) return;
   auto found = requests_.find(id);
   if (found == requests_.end()) return;
   Request& request = found->second;
-  if (delta.cancelled || !delta.error.ok()) {
-    const auto why = cancelled_in_flight_.find(id);
-    TokenDelta last =
-        ErrorDelta(!delta.error.ok()                   ? delta.error
-                   : why == cancelled_in_flight_.end() ? absl::CancelledError("cancelled")
-                                                       : why->second);
-    last.num_steps = delta.num_steps;
-    Finish(id, std::move(last));
-    return;
-  }
-  if (delta.tokens.empty()) return;
+  EngineMetrics& engine = metrics_.engines[group.value()];
   TokenDelta out;
   out.num_steps = delta.num_steps;
-  for (const scheduler::CommittedToken& token : delta.tokens) {
-    out.tokens.push_back({token.token, token.logprob, token.top});
+  out.tokens.reserve(delta.num_tokens);
+  for (scheduler::CommittedToken& token : commit_.TokensOf(delta)) {
+    out.tokens.push_back({token.token, token.logprob, std::move(token.top)});
   }
   const double waited = absl::ToDoubleSeconds(now - request.last_token);
-  const auto count = static_cast<double>(delta.tokens.size());
+  const auto count = static_cast<double>(delta.num_tokens);
   if (request.generated == 0) {
-    metrics_.time_to_first_token.Observe(absl::ToDoubleSeconds(now - request.arrived));
+    engine.time_to_first_token.Observe(absl::ToDoubleSeconds(now - request.arrived));
   } else {
-    for (size_t i = 0; i < delta.tokens.size(); ++i) {
-      metrics_.inter_token_latency.Observe(waited / count);
+    for (uint32_t i = 0; i < delta.num_tokens; ++i) {
+      engine.inter_token_latency.Observe(waited / count);
     }
   }
   request.last_token = now;
-  request.generated += delta.tokens.size();
-  metrics_.generation_tokens.Increment(count);
+  request.generated += delta.num_tokens;
   if (!delta.ended) {
     request.sink->Deliver(std::move(out));
     return;
   }
   out.finish = ReasonOf(*delta.ended);
-  if (out.finish == FinishReason::kStop) out.stop_token_id = delta.tokens.back().token;
-  metrics_.e2e_latency.Observe(absl::ToDoubleSeconds(now - request.arrived));
+  if (out.finish == FinishReason::kStop) out.stop_token_id = out.tokens.back().id;
+  engine.e2e_latency.Observe(absl::ToDoubleSeconds(now - request.arrived));
+  engine.request_generation_tokens.Observe(static_cast<double>(request.generated));
   Finish(id, std::move(out));
+}
+
+// A step that failed, or a result that answers something else than was asked: no state of the group
+// can be trusted.
+void ControlLoop::FailStep(Context& context, const StepResult& result) {
+  const WorkerGroup group = *workers_.group(result.group);
+  EndEpoch(result.group, scheduler::AbortCause::kStepFailed, "step_failed", result.message);
+  for (const GroupRank& rank : group.ranks) {
+    const absl::Status sent = context.Send(
+        rank.worker, group.epoch,
+        protocol::AbortEpoch{group.group, group.epoch, "a step failed: " + result.message});
+    if (!sent.ok()) workers_.Remove(rank.worker);
+  }
+  FormGroups(context);
 }
 
 void ControlLoop::Commit(Context& context, const StepResult& result) {
   const absl::Time now = context.Now();
   if (result.status != protocol::StepStatus::kOk) {
     SKEIN_LOG(kError, "step failed").Field("step", result.step).Field("reason", result.message);
-    const GroupMember member = *workers_.member();
-    EndEpoch(scheduler::AbortCause::kStepFailed, "step_failed", result.message);
-    const absl::Status sent = context.Send(
-        member.worker, member.epoch,
-        protocol::AbortEpoch{member.group, member.epoch, "a step failed: " + result.message});
-    if (!sent.ok()) workers_.Remove(member.worker);
-    FormGroup(context);
+    return FailStep(context, result);
+  }
+  const absl::Status committed = scheduler_.CommitStep(result.group, result, commit_);
+  if (!committed.ok()) {
+    SKEIN_LOG(kError, "result refused").Field("reason", protocol::StatusText(committed));
+    EndEpoch(result.group, scheduler::AbortCause::kStepFailed, "step_failed",
+             protocol::StatusText(committed));
+    FormGroups(context);
     return;
   }
-  const absl::StatusOr<scheduler::StepCommit> commit = scheduler_.CommitStep(result);
-  if (!commit.ok()) {
-    // The worker answers something else than it was asked: no state of it can be trusted.
-    SKEIN_LOG(kError, "result refused").Field("reason", protocol::StatusText(commit.status()));
-    EndEpoch(scheduler::AbortCause::kStepFailed, "step_failed",
-             protocol::StatusText(commit.status()));
-    FormGroup(context);
-    return;
-  }
-  MeasureStep(steps_[commit->lane], result, now);
-  for (const scheduler::SequenceDelta& delta : commit->deltas) Deliver(delta, now);
+  MeasureStep(groups_[result.group.value()].steps[result.lane], result, now);
+  for (const scheduler::SequenceDelta& delta : commit_.deltas) Deliver(result.group, delta, now);
+  metrics_.engines[result.group.value()].generation_tokens.Increment(
+      static_cast<double>(commit_.tokens.size()));
 }
 
 void ControlLoop::CommitResults(Context& context) {
   const std::vector<StepResult> results = std::exchange(results_, {});
   for (const StepResult& result : results) {
     // An earlier one may have ended the epoch.
-    if (workers_.member() && workers_.member()->epoch == result.epoch) Commit(context, result);
+    const std::optional<WorkerGroup>& group = workers_.group(result.group);
+    if (group && group->epoch == result.epoch) Commit(context, result);
   }
 }
 
@@ -355,31 +423,47 @@ void ControlLoop::NotePlan(const protocol::StepPlan& plan, absl::Time now) {
   Step step;
   step.planned = now;
   step.sequences = static_cast<uint32_t>(plan.sequences.size());
+  EngineMetrics& engine = metrics_.engines[plan.group.value()];
   for (const protocol::SequenceStep& sequence : plan.sequences) {
     step.tokens += static_cast<uint32_t>(sequence.tokens.size());
     if (sequence.tokens.size() > 1) ++step.prefills;
+    // Only a first step begins with a slot that is new to it.
+    if (!sequence.fresh_slot) continue;
     auto found = requests_.find(RequestOf(sequence.sequence));
-    if (found != requests_.end() && found->second.waiting) {
-      metrics_.queue_time.Observe(absl::ToDoubleSeconds(now - found->second.arrived));
-      StopWaiting(found->second);
-    }
+    if (found == requests_.end() || !found->second.waiting) continue;
+    const auto prompt_tokens = static_cast<double>(found->second.prompt_tokens);
+    engine.queue_time.Observe(absl::ToDoubleSeconds(now - found->second.arrived));
+    engine.prompt_tokens.Increment(prompt_tokens);
+    engine.request_prompt_tokens.Observe(prompt_tokens);
+    StopWaiting(found->second);
   }
-  steps_[plan.lane] = step;
+  groups_[plan.group.value()].steps[plan.lane] = step;
 }
 
-void ControlLoop::PlanLanes(Context& context) {
+// False when the worker could not be reached: its sequences are free for the other groups.
+bool ControlLoop::PlanGroup(Context& context, protocol::GroupId group) {
   for (uint32_t lane = 0; lane < options_.limits.lanes; ++lane) {
-    std::optional<protocol::StepPlan> plan = scheduler_.PlanStep(lane);
+    std::optional<protocol::StepPlan> plan = scheduler_.PlanStep(group, lane);
     if (!plan) continue;
     NotePlan(*plan, context.Now());
-    const protocol::ActorId worker = workers_.member()->worker;
+    const protocol::ActorId worker = workers_.group(group)->ranks.front().worker;
     const protocol::Epoch epoch = plan->epoch;
     if (const absl::Status sent = context.Send(worker, epoch, *std::move(plan)); !sent.ok()) {
-      EndEpoch(scheduler::AbortCause::kWorkerLost, "peer_down", protocol::StatusText(sent));
-      workers_.Remove(worker);
-      FormGroup(context);
-      return;
+      LoseWorker(context, worker, protocol::StatusText(sent));
+      return false;
     }
+  }
+  return true;
+}
+
+// Each loss of a worker gives the groups that were planned before it another chance.
+void ControlLoop::PlanLanes(Context& context) {
+  for (uint32_t round = 0; round <= scheduler_.num_groups(); ++round) {
+    bool all = true;
+    for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
+      all = PlanGroup(context, protocol::GroupId(i)) && all;
+    }
+    if (all) return;
   }
 }
 
@@ -395,33 +479,40 @@ void ControlLoop::CheckDrain(Context& context) {
     return;
   }
   if (now < *drain_deadline_) return;
-  std::vector<RequestId> left;
-  for (const auto& [id, request] : requests_) left.push_back(id);
-  for (RequestId id : left) {
+  for (RequestId id : SortedRequests()) {
     scheduler_.CancelSequence(SequenceOf(id));
     Finish(id, ErrorDelta(absl::UnavailableError("the server stopped before the answer ended")));
   }
   if (now > *drain_deadline_ + kDrainGrace) context.Stop(absl::OkStatus());
 }
 
-void ControlLoop::UpdateGauges() {
-  metrics_.requests_running.Set(scheduler_.num_running());
-  metrics_.requests_waiting.Set(door_.waiting_requests());
-  metrics_.workers.At({"ready"}).Set(scheduler_.has_epoch() ? 1 : 0);
-  metrics_.workers.At({"spare"}).Set(static_cast<double>(workers_.num_workers()) -
-                                     (workers_.member() ? 1 : 0));
-  const scheduler::SchedulerCounters& counters = scheduler_.counters();
-  metrics_.preemptions.Increment(static_cast<double>(counters.preemptions - counted_.preemptions));
-  metrics_.preempted_tokens.Increment(
-      static_cast<double>(counters.preempted_tokens - counted_.preempted_tokens));
-  metrics_.replays.Increment(static_cast<double>(counters.replays - counted_.replays));
-  counted_ = counters;
-  const scheduler::BlockPool* blocks = scheduler_.block_pool();
+void ControlLoop::UpdateEngineGauges(protocol::GroupId group) {
+  const scheduler::GroupScheduler& schedule = scheduler_.group(group);
+  EngineMetrics& engine = metrics_.engines[group.value()];
+  engine.requests_running.Set(schedule.num_running());
+  scheduler::SchedulerCounters& counted = groups_[group.value()].counted;
+  const scheduler::SchedulerCounters& counters = schedule.counters();
+  engine.preemptions.Increment(static_cast<double>(counters.preemptions - counted.preemptions));
+  engine.preempted_tokens.Increment(
+      static_cast<double>(counters.preempted_tokens - counted.preempted_tokens));
+  metrics_.replays.Increment(static_cast<double>(counters.replays - counted.replays));
+  counted = counters;
+  const scheduler::BlockPool* blocks = schedule.block_pool();
   if (blocks == nullptr) return;
   const double used = blocks->num_blocks() - blocks->num_free();
-  metrics_.kv_blocks.At({"free"}).Set(blocks->num_free());
-  metrics_.kv_blocks.At({"used"}).Set(used);
-  metrics_.kv_cache_usage.Set(blocks->num_blocks() == 0 ? 0 : used / blocks->num_blocks());
+  engine.kv_blocks_free.Set(blocks->num_free());
+  engine.kv_blocks_used.Set(used);
+  engine.kv_cache_usage.Set(blocks->num_blocks() == 0 ? 0 : used / blocks->num_blocks());
+}
+
+void ControlLoop::UpdateGauges() {
+  const double ready = NumReady();
+  metrics_.requests_waiting.Set(door_.waiting_requests());
+  metrics_.groups.At({"ready"}).Set(ready);
+  metrics_.groups.At({"starting"}).Set(scheduler_.num_groups() - ready);
+  metrics_.workers.At({"ready"}).Set(ready);
+  metrics_.workers.At({"spare"}).Set(static_cast<double>(workers_.num_spares()));
+  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) UpdateEngineGauges(protocol::GroupId(i));
 }
 
 void ControlLoop::OnIdle(Context& context) {
@@ -434,6 +525,7 @@ void ControlLoop::OnIdle(Context& context) {
 
 void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
   CancelExpired();
+  UpdateReadiness(context.Now());
   CheckDrain(context);
   context.StartTimer(kTick);
 }

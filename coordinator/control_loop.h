@@ -1,27 +1,28 @@
-// The one actor that owns scheduling state: takes requests from the front door, plans, sends,
-// commits and delivers. Messages are only recorded; OnIdle does the work, so batching falls out.
-// Runs on the control thread. Never blocks, never waits for a client.
+// The one actor that owns scheduling state: takes requests from the front door, plans the steps of
+// every worker group, sends, commits and delivers. Messages are only recorded; OnIdle does the
+// work, so batching falls out. Runs on the control thread. Never blocks, never waits for a client.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "coordinator/front_door_queue.h"
 #include "coordinator/metrics.h"
 #include "coordinator/worker_table.h"
 #include "protocol/actor/actor.h"
-#include "scheduler/group_scheduler.h"
+#include "scheduler/cluster_scheduler.h"
 
 namespace skein::coordinator {
 
 struct ControlOptions {
   scheduler::SchedulerLimits limits;
+  uint32_t num_groups = 1;
   protocol::Term term;
   uint64_t queued_tokens_max = 0;  // 0: four seconds of measured prefill
   absl::Duration lease = absl::Seconds(1);
@@ -41,7 +42,7 @@ class ControlLoop final : public protocol::Actor {
   void OnPeerDown(protocol::Context& context, const protocol::PeerDown& down) override;
   void OnIdle(protocol::Context& context) override;
 
-  const scheduler::GroupScheduler& scheduler() const { return scheduler_; }
+  const scheduler::ClusterScheduler& scheduler() const { return scheduler_; }
 
  private:
   struct Request {
@@ -58,6 +59,11 @@ class ControlLoop final : public protocol::Actor {
     uint32_t sequences = 0;
     uint32_t prefills = 0;
   };
+  // What the loop keeps of a worker group beside its schedule.
+  struct Group {
+    std::vector<Step> steps;  // by lane
+    scheduler::SchedulerCounters counted;
+  };
 
   // Messages.
   void Handle(protocol::Context& context, const protocol::Envelope& envelope,
@@ -69,8 +75,13 @@ class ControlLoop final : public protocol::Actor {
   void Handle(protocol::Context& context, const protocol::Envelope& envelope,
               const protocol::AbortEpoch& message);
   void Handle(const protocol::Envelope& envelope, protocol::StepResult message);
-  void FormGroup(protocol::Context& context);
-  void EndEpoch(scheduler::AbortCause abort, std::string_view cause, std::string_view reason);
+  void FormGroups(protocol::Context& context);
+  bool SendForm(protocol::Context& context, const WorkerGroup& group);
+  void EndEpoch(protocol::GroupId group, scheduler::AbortCause abort, std::string_view cause,
+                std::string_view reason);
+  void LoseWorker(protocol::Context& context, protocol::ActorId worker, std::string_view reason);
+  void UpdateReadiness(absl::Time now);
+  uint32_t NumReady() const;
 
   // Requests.
   void DrainFrontDoor(protocol::Context& context);
@@ -78,30 +89,37 @@ class ControlLoop final : public protocol::Actor {
   void Cancel(protocol::RequestId id, const absl::Status& reason);
   void CancelExpired();
   void Finish(protocol::RequestId id, TokenDelta delta);
+  std::vector<protocol::RequestId> SortedRequests() const;
   void StopWaiting(Request& request);
 
   // Steps.
   void CommitResults(protocol::Context& context);
   void Commit(protocol::Context& context, const protocol::StepResult& result);
-  void Deliver(const scheduler::SequenceDelta& delta, absl::Time now);
+  void FailStep(protocol::Context& context, const protocol::StepResult& result);
+  void Deliver(protocol::GroupId group, const scheduler::SequenceDelta& delta, absl::Time now);
+  void DeliverEnd(protocol::RequestId id, const scheduler::SequenceDelta& delta);
   void PlanLanes(protocol::Context& context);
+  bool PlanGroup(protocol::Context& context, protocol::GroupId group);
   void NotePlan(const protocol::StepPlan& plan, absl::Time now);
   void MeasureStep(const Step& step, const protocol::StepResult& result, absl::Time now);
 
   void CheckDrain(protocol::Context& context);
   void UpdateGauges();
+  void UpdateEngineGauges(protocol::GroupId group);
 
   const ControlOptions options_;
   FrontDoorQueue& door_;
   CoordinatorMetrics& metrics_;
   const std::atomic<bool>& drained_;
-  scheduler::GroupScheduler scheduler_;
+  scheduler::ClusterScheduler scheduler_;
   WorkerTable workers_;
-  std::map<protocol::RequestId, Request> requests_;
-  std::map<protocol::RequestId, absl::Status> cancelled_in_flight_;
+  std::vector<Group> groups_;
+  absl::flat_hash_map<protocol::RequestId, Request> requests_;
+  absl::flat_hash_map<protocol::RequestId, absl::Status> cancelled_in_flight_;
   std::vector<protocol::StepResult> results_;
-  std::vector<Step> steps_;  // by lane
-  scheduler::SchedulerCounters counted_;
+  scheduler::StepCommit commit_;            // of the step being committed; kept for its memory
+  bool serving_ = false;                    // all groups were ready, or waited for long enough
+  std::optional<absl::Time> first_formed_;  // when the first group was
   double prefill_tokens_per_second_ = 0;
   std::optional<absl::Time> drain_deadline_;
 };

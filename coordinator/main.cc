@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -11,7 +10,6 @@
 
 #include <sys/random.h>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/api/api_server.h"
 #include "coordinator/control_loop.h"
@@ -36,18 +34,7 @@ constexpr int kExitInternal = 70;
 constexpr int kExitConfig = 78;
 
 int Fail(const absl::Status& status, int code) {
-  std::fprintf(stderr, "skein-coordinator: %s\n",
-               std::string(protocol::StatusText(status)).c_str());
-  return code;
-}
-
-int64_t FlagValue(const protocol::LoadedConfig& loaded, const char* name, int64_t missing) {
-  auto found = loaded.program_flags.find(name);
-  int64_t value = missing;
-  if (found != loaded.program_flags.end() && !absl::SimpleAtoi(found->second, &value)) {
-    return missing;
-  }
-  return value;
+  return protocol::FailProgram("skein-coordinator", status, code);
 }
 
 uint64_t RandomSeed() {
@@ -91,6 +78,7 @@ ControlOptions ToControlOptions(const protocol::Config& config, protocol::Term t
   options.limits.max_num_seqs = static_cast<uint32_t>(scheduler.max_num_seqs);
   options.limits.max_num_batched_tokens = static_cast<uint32_t>(scheduler.max_num_batched_tokens);
   options.limits.lanes = static_cast<uint32_t>(scheduler.lanes);
+  options.num_groups = static_cast<uint32_t>(scheduler.data_parallel_size);
   // The front door bounds what waits; the scheduler takes what passed it.
   options.limits.admission = {UINT32_MAX, UINT64_MAX};
   options.term = term;
@@ -231,8 +219,9 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
   server.text = *std::move(text);
   server.registry = std::make_unique<protocol::MetricsRegistry>(
       protocol::MetricLabels{{"model_name", protocol::ServedModelName(config.model)}});
-  server.metrics = std::make_unique<CoordinatorMetrics>(*server.registry);
-  const protocol::Term term(static_cast<uint64_t>(FlagValue(loaded, "term", 1)));
+  server.metrics = std::make_unique<CoordinatorMetrics>(
+      *server.registry, static_cast<uint32_t>(config.scheduler.data_parallel_size));
+  const protocol::Term term(static_cast<uint64_t>(loaded.FlagOr("term", 1)));
   if (absl::Status status = OpenControl(config, term, server); !status.ok()) {
     return Fail(status, kExitConfig);
   }
@@ -266,7 +255,7 @@ int Run(const std::vector<std::string>& arguments) {
   });
   if (!signals.ok()) return Fail(signals.status(), kExitInternal);
   std::unique_ptr<protocol::ParentGuard> parent;
-  if (const int64_t fd = FlagValue(*loaded, "supervisor-fd", -1); fd >= 0) {
+  if (const int64_t fd = loaded->FlagOr("supervisor-fd", -1); fd >= 0) {
     auto guard = protocol::ParentGuard::Create(static_cast<int>(fd));
     if (!guard.ok()) return Fail(guard.status(), kExitInternal);
     parent = *std::move(guard);

@@ -44,6 +44,18 @@ std::string Route(std::string_view route) {
   return Closed(kRoutes, route);
 }
 
+// The groups by their numbers.
+protocol::LabelSet Engines(uint32_t num_engines) {
+  protocol::LabelSet label{"engine", {}};
+  for (uint32_t i = 0; i < num_engines; ++i) label.values.push_back(std::to_string(i));
+  return label;
+}
+
+// Where a request waits: with one group for that one, with several for none in particular.
+protocol::LabelSet WaitingEngines(uint32_t num_engines) {
+  return {"engine", {num_engines == 1 ? "0" : "none"}};
+}
+
 }  // namespace
 
 HttpMetrics::HttpMetrics(protocol::MetricsRegistry& registry)
@@ -81,41 +93,75 @@ HttpMetrics::HttpMetrics(protocol::MetricsRegistry& registry)
           {"skein_client_disconnects_total", "Requests cancelled because the client went away."})) {
 }
 
-RequestMetrics::RequestMetrics(protocol::MetricsRegistry& registry)
+EngineFamilies::EngineFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines)
     : requests_running(
-          registry.AddGauge({"skein_requests_running",
-                             "Requests that take part in steps. Flat at max_num_seqs: the "
-                             "server is full, see skein_requests_waiting."})),
+          registry.AddGauges({"skein_requests_running",
+                              "Requests that take part in steps. Flat at max_num_seqs: the "
+                              "server is full, see skein_requests_waiting."},
+                             {Engines(num_engines)})),
       requests_waiting(
-          registry.AddGauge({"skein_requests_waiting",
-                             "Requests that wait for their first step. Rising for minutes: "
-                             "add capacity or lower the load."})),
-      prompt_tokens(registry.AddCounter(
-          {"skein_prompt_tokens_total", "Prompt tokens of admitted requests."})),
+          registry.AddGauges({"skein_requests_waiting",
+                              "Requests that wait for their first step. Rising for minutes: "
+                              "add capacity or lower the load. The queue is one for all engines: "
+                              "with several its label is none."},
+                             {WaitingEngines(num_engines)})),
+      prompt_tokens(registry.AddCounters(
+          {"skein_prompt_tokens_total", "Prompt tokens of requests that had their first step."},
+          {Engines(num_engines)})),
       generation_tokens(
-          registry.AddCounter({"skein_generation_tokens_total", "Tokens committed to requests."})),
+          registry.AddCounters({"skein_generation_tokens_total", "Tokens committed to requests."},
+                               {Engines(num_engines)})),
       request_prompt_tokens(
-          registry.AddHistogram({"skein_request_prompt_tokens", "Prompt tokens of a request."},
-                                protocol::TokenCountBounds())),
-      request_generation_tokens(registry.AddHistogram(
-          {"skein_request_generation_tokens", "Generated tokens of an ended request."},
-          protocol::TokenCountBounds())) {}
-
-LatencyMetrics::LatencyMetrics(protocol::MetricsRegistry& registry)
-    : time_to_first_token(registry.AddHistogram({"skein_time_to_first_token_seconds",
-                                                 "From arrival to the first token. High with an "
-                                                 "empty queue: prompts are long."},
-                                                protocol::TimeToFirstTokenBounds())),
-      inter_token_latency(registry.AddHistogram({"skein_inter_token_latency_seconds",
-                                                 "Between tokens of one request, a step's time "
-                                                 "shared by its tokens."},
-                                                protocol::InterTokenBounds())),
-      e2e_latency(registry.AddHistogram(
+          registry.AddHistograms({"skein_request_prompt_tokens", "Prompt tokens of a request."},
+                                 protocol::TokenCountBounds(), {Engines(num_engines)})),
+      request_generation_tokens(
+          registry.AddHistograms({"skein_request_generation_tokens",
+                                  "Generated tokens of a request that ended in a step."},
+                                 protocol::TokenCountBounds(), {Engines(num_engines)})),
+      time_to_first_token(registry.AddHistograms({"skein_time_to_first_token_seconds",
+                                                  "From arrival to the first token. High with an "
+                                                  "empty queue: prompts are long."},
+                                                 protocol::TimeToFirstTokenBounds(),
+                                                 {Engines(num_engines)})),
+      inter_token_latency(registry.AddHistograms({"skein_inter_token_latency_seconds",
+                                                  "Between tokens of one request, a step's time "
+                                                  "shared by its tokens."},
+                                                 protocol::InterTokenBounds(),
+                                                 {Engines(num_engines)})),
+      e2e_latency(registry.AddHistograms(
           {"skein_e2e_request_latency_seconds", "From arrival to the last token."},
-          protocol::RequestLatencyBounds())),
-      queue_time(registry.AddHistogram(
+          protocol::RequestLatencyBounds(), {Engines(num_engines)})),
+      queue_time(registry.AddHistograms(
           {"skein_request_queue_time_seconds", "From arrival to the first step."},
-          protocol::RequestLatencyBounds())) {}
+          protocol::RequestLatencyBounds(), {Engines(num_engines)})),
+      kv_blocks(registry.AddGauges({"skein_kv_blocks", "Cache blocks by state."},
+                                   {Engines(num_engines), {"state", {"free", "used"}}})),
+      kv_cache_usage(registry.AddGauges({"skein_kv_cache_usage_ratio",
+                                         "Used share of the cache blocks. Near 1 with preemptions "
+                                         "rising: lower max_num_seqs."},
+                                        {Engines(num_engines)})),
+      preemptions(registry.AddCounters(
+          {"skein_preemptions_total", "Sequences that lost their cache to others and start over."},
+          {Engines(num_engines)})),
+      preempted_tokens(registry.AddCounters(
+          {"skein_preempted_tokens_total", "Computed tokens that preemption threw away."},
+          {Engines(num_engines)})) {}
+
+EngineMetrics::EngineMetrics(const EngineFamilies& families, std::string_view engine)
+    : requests_running(families.requests_running.At({engine})),
+      prompt_tokens(families.prompt_tokens.At({engine})),
+      generation_tokens(families.generation_tokens.At({engine})),
+      request_prompt_tokens(families.request_prompt_tokens.At({engine})),
+      request_generation_tokens(families.request_generation_tokens.At({engine})),
+      time_to_first_token(families.time_to_first_token.At({engine})),
+      inter_token_latency(families.inter_token_latency.At({engine})),
+      e2e_latency(families.e2e_latency.At({engine})),
+      queue_time(families.queue_time.At({engine})),
+      kv_blocks_free(families.kv_blocks.At({engine, "free"})),
+      kv_blocks_used(families.kv_blocks.At({engine, "used"})),
+      kv_cache_usage(families.kv_cache_usage.At({engine})),
+      preemptions(families.preemptions.At({engine})),
+      preempted_tokens(families.preempted_tokens.At({engine})) {}
 
 StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
     : step_tokens(
@@ -128,16 +174,6 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
       step_duration(
           registry.AddHistograms({"skein_step_duration_seconds", "From plan to commit of a step."},
                                  protocol::StepDurationBounds(), {{"phase", kPhases}})),
-      kv_blocks(registry.AddGauges({"skein_kv_blocks", "Cache blocks by state."},
-                                   {{"state", {"free", "used"}}})),
-      kv_cache_usage(registry.AddGauge({"skein_kv_cache_usage_ratio",
-                                        "Used share of the cache blocks. Near 1 with preemptions "
-                                        "rising: lower max_num_seqs."})),
-      preemptions(
-          registry.AddCounter({"skein_preemptions_total",
-                               "Sequences that lost their cache to others and start over."})),
-      preempted_tokens(registry.AddCounter(
-          {"skein_preempted_tokens_total", "Computed tokens that preemption threw away."})),
       replays(registry.AddCounter(
           {"skein_replays_total", "Sequences put back because their worker was lost."})),
       epoch_changes(
@@ -148,8 +184,24 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
       workers(
           registry.AddGauges({"skein_workers", "Workers by state. None ready: nothing is served."},
                              {{"state", {"ready", "spare"}}})),
+      groups(registry.AddGauges({"skein_groups",
+                                 "Worker groups by state. Fewer ready than configured for minutes: "
+                                 "read the log of the worker that is missing."},
+                                {{"state", {"starting", "ready"}}})),
       stale_results(registry.AddCounter(
           {"skein_stale_results_total", "Results of ended epochs that were dropped."})) {}
+
+CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines)
+    : CoordinatorMetrics(registry, EngineFamilies(registry, num_engines), num_engines) {}
+
+CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry,
+                                       const EngineFamilies& families, uint32_t num_engines)
+    : HttpMetrics(registry),
+      StepMetrics(registry),
+      requests_waiting(families.requests_waiting.At({WaitingEngines(num_engines).values.front()})) {
+  for (const std::string& engine : Engines(num_engines).values)
+    engines.emplace_back(families, engine);
+}
 
 void CoordinatorMetrics::Count(const ApiEvent& event) {
   switch (event.kind) {

@@ -2,7 +2,10 @@
 // where the fact is known, from any thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "coordinator/api/api_server.h"
 #include "protocol/metrics/metrics.h"
@@ -21,42 +24,53 @@ struct HttpMetrics {
   protocol::Counter client_disconnects;
 };
 
-// Requests as the control loop sees them.
-struct RequestMetrics {
-  explicit RequestMetrics(protocol::MetricsRegistry& registry);
-  protocol::Gauge requests_running, requests_waiting;
+// Families whose series carry the label `engine`: the number of the worker group.
+struct EngineFamilies {
+  EngineFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines);
+  protocol::GaugeFamily requests_running, requests_waiting;
+  protocol::CounterFamily prompt_tokens, generation_tokens;
+  protocol::HistogramFamily request_prompt_tokens, request_generation_tokens;
+  protocol::HistogramFamily time_to_first_token, inter_token_latency, e2e_latency, queue_time;
+  protocol::GaugeFamily kv_blocks;  // state
+  protocol::GaugeFamily kv_cache_usage;
+  protocol::CounterFamily preemptions, preempted_tokens;
+};
+
+// The series of one worker group.
+struct EngineMetrics {
+  EngineMetrics(const EngineFamilies& families, std::string_view engine);
+  protocol::Gauge requests_running;
   protocol::Counter prompt_tokens, generation_tokens;
   protocol::Histogram request_prompt_tokens, request_generation_tokens;
-};
-
-// How long requests take.
-struct LatencyMetrics {
-  explicit LatencyMetrics(protocol::MetricsRegistry& registry);
   protocol::Histogram time_to_first_token, inter_token_latency, e2e_latency, queue_time;
+  protocol::Gauge kv_blocks_free, kv_blocks_used, kv_cache_usage;
+  protocol::Counter preemptions, preempted_tokens;
 };
 
-// Steps, cache and workers.
+// Steps and workers.
 struct StepMetrics {
   explicit StepMetrics(protocol::MetricsRegistry& registry);
   protocol::HistogramFamily step_tokens, step_batch_size, step_duration;  // phase
-  protocol::GaugeFamily kv_blocks;                                        // state
-  protocol::Gauge kv_cache_usage;
-  protocol::Counter preemptions, preempted_tokens, replays;
+  protocol::Counter replays;
   protocol::CounterFamily epoch_changes;  // cause
-  protocol::GaugeFamily workers;          // state
+  protocol::GaugeFamily workers, groups;  // state
   protocol::Counter stale_results;
 };
 
-struct CoordinatorMetrics : HttpMetrics, RequestMetrics, LatencyMetrics, StepMetrics {
-  explicit CoordinatorMetrics(protocol::MetricsRegistry& registry)
-      : HttpMetrics(registry),
-        RequestMetrics(registry),
-        LatencyMetrics(registry),
-        StepMetrics(registry) {}
+struct CoordinatorMetrics : HttpMetrics, StepMetrics {
+  // `num_engines`: worker groups.
+  CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines);
+
+  std::vector<EngineMetrics> engines;  // by group
+  protocol::Gauge requests_waiting;    // in the one queue of all groups
 
   // Counts what the HTTP edge reports. HTTP thread.
   void Count(const ApiEvent& event);
   void CountRefusal(std::string_view code, int status);
+
+ private:
+  CoordinatorMetrics(protocol::MetricsRegistry& registry, const EngineFamilies& families,
+                     uint32_t num_engines);
 };
 
 }  // namespace skein::coordinator

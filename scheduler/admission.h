@@ -1,5 +1,5 @@
-// The waiting line: bounded in requests and tokens, served by priority and arrival. Pure. Holds
-// pointers to sequences that GroupScheduler owns and outlives it with.
+// The waiting line of all groups: bounded in requests and tokens, served by priority and arrival.
+// Pure. Holds pointers to sequences that ClusterScheduler owns and outlives it with.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,8 @@ class Admission {
   void Remove(Sequence* sequence);
   // The next to serve, or null.
   Sequence* Front() const { return queue_.empty() ? nullptr : *queue_.begin(); }
+  // In order of service.
+  const std::set<Sequence*, ServiceOrder>& queue() const { return queue_; }
 
   uint32_t num_queued() const { return static_cast<uint32_t>(queue_.size()); }
   uint64_t num_tokens() const { return tokens_; }

@@ -3,13 +3,11 @@
 namespace skein::scheduler {
 
 Sequence* ChooseVictim(std::span<Sequence* const> running, const Sequence& wanting) {
-  Sequence* victim = nullptr;
-  for (Sequence* candidate : running) {
-    if (candidate->in_flight || candidate == &wanting) continue;
-    if (!ServiceOrder()(&wanting, candidate)) continue;
-    if (victim == nullptr || ServiceOrder()(victim, candidate)) victim = candidate;
+  for (size_t i = running.size(); i-- > 0;) {
+    if (!ServiceOrder()(&wanting, running[i])) return nullptr;
+    if (!running[i]->in_flight) return running[i];
   }
-  return victim;
+  return nullptr;
 }
 
 }  // namespace skein::scheduler

@@ -27,7 +27,8 @@ inline uint32_t BlocksFor(uint32_t tokens, uint32_t block_tokens) {
 }
 
 // Whom to preempt so that `wanting` can go on: of the running sequences without a step in flight
-// the one that is served last, if it is served after `wanting`; null otherwise.
+// the one that is served last, if it is served after `wanting`; null otherwise. `running` is in
+// order of service.
 Sequence* ChooseVictim(std::span<Sequence* const> running, const Sequence& wanting);
 
 }  // namespace skein::scheduler

@@ -4,27 +4,23 @@
 
 namespace skein::scheduler {
 
-BlockPool::BlockPool(uint32_t num_blocks) : references_(num_blocks, 0) {
-  for (uint32_t i = 0; i < num_blocks; ++i) free_.insert(free_.end(), i);
-}
+BlockPool::BlockPool(uint32_t num_blocks) : free_(num_blocks), references_(num_blocks, 0) {}
 
-std::optional<BlockTable> BlockPool::Allocate(uint32_t count) {
-  if (count > free_.size()) return std::nullopt;
-  BlockTable blocks;
+bool BlockPool::Allocate(uint32_t count, BlockTable& table) {
+  if (count > free_.size()) return false;
   for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t block = *free_.begin();
-    free_.erase(free_.begin());
+    const uint32_t block = free_.TakeLowest();
     references_[block] = 1;
-    blocks.emplace_back(block);
+    table.emplace_back(block);
   }
-  return blocks;
+  return true;
 }
 
 void BlockPool::Release(const BlockTable& blocks) {
   for (protocol::BlockId block : blocks) {
     SKEIN_CHECK(block.value() < references_.size() && references_[block.value()] > 0)
         << "scheduler invariant 1: block " << block << " is released without a reference";
-    if (--references_[block.value()] == 0) free_.insert(block.value());
+    if (--references_[block.value()] == 0) free_.Insert(block.value());
   }
 }
 

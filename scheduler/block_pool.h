@@ -4,10 +4,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "protocol/base/ids.h"
+#include "scheduler/free_ids.h"
 
 namespace skein::scheduler {
 
@@ -17,17 +17,18 @@ class BlockPool {
  public:
   explicit BlockPool(uint32_t num_blocks);
 
-  // `count` blocks with one reference each, or nothing when fewer are free.
-  std::optional<BlockTable> Allocate(uint32_t count);
+  // Appends `count` blocks with one reference each to `table`; false, and nothing appended, when
+  // fewer are free.
+  bool Allocate(uint32_t count, BlockTable& table);
   // Drops one reference of each block; the last one frees it. Releasing a free block is a bug.
   void Release(const BlockTable& blocks);
 
-  uint32_t num_free() const { return static_cast<uint32_t>(free_.size()); }
+  uint32_t num_free() const { return free_.size(); }
   uint32_t num_blocks() const { return static_cast<uint32_t>(references_.size()); }
   uint32_t references(protocol::BlockId block) const { return references_[block.value()]; }
 
  private:
-  std::set<uint32_t> free_;
+  FreeIds free_;
   std::vector<uint32_t> references_;
 };
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
+#include "scheduler/group_assignment.h"
 
 namespace skein::scheduler {
 
@@ -13,19 +14,31 @@ using protocol::SlotId;
 using protocol::StepPlan;
 using protocol::StepResult;
 
-GroupScheduler::GroupScheduler(const SchedulerLimits& limits)
-    : limits_(limits), admission_(limits.admission), in_flight_(limits.lanes) {
+GroupScheduler::GroupScheduler(const SchedulerLimits& limits, uint32_t index, Admission& queue)
+    : limits_(limits),
+      index_(index),
+      queue_(queue),
+      running_(limits.lanes),
+      in_flight_(limits.lanes) {
   SKEIN_CHECK(limits.lanes >= 1 && limits.max_num_seqs > 0 && limits.max_num_batched_tokens > 0);
 }
 
-absl::Status GroupScheduler::CheckFits(const Extent& extent) const {
+uint32_t GroupScheduler::num_running() const {
+  size_t count = 0;
+  for (const std::vector<Sequence*>& lane : running_) count += lane.size();
+  return static_cast<uint32_t>(count);
+}
+
+absl::Status GroupScheduler::CheckFits(const Sequence& sequence) const {
   if (!epoch_) return absl::OkStatus();
-  if (extent.length >= geometry_.max_model_len) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the prompt has ", extent.length, " tokens, max_model_len is ", geometry_.max_model_len));
+  if (sequence.length() >= geometry_.max_model_len) {
+    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", sequence.length(),
+                                                   " tokens, max_model_len is ",
+                                                   geometry_.max_model_len));
   }
-  const uint64_t longest =
-      std::min<uint64_t>(extent.prompt + extent.max_tokens, geometry_.max_model_len);
+  const uint64_t longest = std::min<uint64_t>(
+      uint64_t{sequence.prompt_length} + static_cast<uint64_t>(sequence.stop.max_tokens),
+      geometry_.max_model_len);
   const uint32_t blocks = BlocksFor(static_cast<uint32_t>(longest), geometry_.block_tokens);
   if (blocks > geometry_.num_blocks) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -34,99 +47,74 @@ absl::Status GroupScheduler::CheckFits(const Extent& extent) const {
   return absl::OkStatus();
 }
 
-absl::Status GroupScheduler::AddSequence(NewSequence sequence) {
-  if (sequences_.contains(sequence.id)) {
-    return absl::AlreadyExistsError(absl::StrCat("sequence ", sequence.id.value()));
-  }
-  if (sequence.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
-  if (sequence.stop.max_tokens < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_tokens is ", sequence.stop.max_tokens, ", must be at least 1"));
-  }
-  const uint64_t prompt = sequence.prompt.size();
-  SKEIN_RETURN_IF_ERROR(
-      CheckFits({prompt, prompt, static_cast<uint64_t>(sequence.stop.max_tokens)}));
-  SKEIN_RETURN_IF_ERROR(admission_.Check(sequence.prompt.size()));
-  auto added = std::make_unique<Sequence>();
-  added->id = sequence.id;
-  added->prompt_length = static_cast<uint32_t>(sequence.prompt.size());
-  added->tokens = std::move(sequence.prompt);
-  added->sampling = sequence.sampling;
-  added->stop = std::move(sequence.stop);
-  added->priority = sequence.priority;
-  added->arrival = ++last_arrival_;
-  admission_.Push(added.get());
-  sequences_.emplace(sequence.id, std::move(added));
-  return absl::OkStatus();
+GroupScheduler::Room GroupScheduler::FindRoom() const {
+  if (!epoch_) return {};
+  const uint32_t running = num_running();
+  const uint32_t left = limits_.max_num_seqs > running ? limits_.max_num_seqs - running : 0;
+  return {std::min(left, free_slots_.size()), blocks_->num_free()};
 }
 
-bool GroupScheduler::CancelSequence(protocol::SequenceId id) {
-  auto found = sequences_.find(id);
-  if (found == sequences_.end()) return false;
-  Sequence& sequence = *found->second;
-  if (sequence.in_flight) {
-    sequence.cancelled = true;
-    return false;
-  }
-  Erase(sequence);
-  return true;
+uint32_t GroupScheduler::FirstBlocks(const Sequence& sequence) const {
+  const uint32_t rows = std::min(limits_.max_num_batched_tokens, geometry_.max_rows);
+  return BlocksFor(std::min(sequence.length(), rows), geometry_.block_tokens);
 }
 
-// Frees what a worker holds of the sequence.
+// Its part of the outstanding tokens changed.
+void GroupScheduler::Recount(Sequence& sequence) {
+  const uint64_t tokens =
+      sequence.state == SequenceState::kRunning ? OutstandingTokens(sequence) : 0;
+  outstanding_tokens_ += tokens - sequence.counted_tokens;
+  sequence.counted_tokens = tokens;
+}
+
+// Frees what a worker holds of the sequence; the lane still lists it.
 void GroupScheduler::TakeBack(Sequence& sequence) {
   blocks_->Release(sequence.blocks);
   sequence.blocks.clear();
-  free_slots_.insert(sequence.slot->value());
+  free_slots_.Insert(sequence.slot->value());
   sequence.slot.reset();
   sequence.announced_blocks = 0;
   sequence.computed = 0;
   sequence.planned = 0;
   sequence.in_flight = false;
-  sequence.state = SequenceState::kQueued;
-  std::erase(running_, &sequence);
+  sequence.state = SequenceState::kEnded;
+  Recount(sequence);
 }
 
-void GroupScheduler::Erase(Sequence& sequence) {
-  if (sequence.state == SequenceState::kQueued) {
-    admission_.Remove(&sequence);
-  } else {
-    TakeBack(sequence);
-  }
-  sequences_.erase(sequence.id);
+void GroupScheduler::Requeue(Sequence& sequence) {
+  TakeBack(sequence);
+  sequence.state = SequenceState::kQueued;
+  queue_.Push(&sequence);
+}
+
+void GroupScheduler::Unlist(Sequence& sequence) {
+  std::vector<Sequence*>& lane = running_[sequence.lane];
+  const auto found = std::lower_bound(lane.begin(), lane.end(), &sequence, ServiceOrder());
+  SKEIN_CHECK(found != lane.end() && *found == &sequence)
+      << "scheduler invariant 4: sequence " << sequence.id << " does not run in its lane";
+  lane.erase(found);
+}
+
+void GroupScheduler::End(Sequence& sequence) {
+  Unlist(sequence);
+  TakeBack(sequence);
 }
 
 void GroupScheduler::Preempt(Sequence& sequence) {
   ++counters_.preemptions;
   counters_.preempted_tokens += sequence.computed;
-  TakeBack(sequence);
-  admission_.Push(&sequence);
+  Unlist(sequence);
+  Requeue(sequence);
 }
 
-std::vector<SequenceDelta> GroupScheduler::StartEpoch(protocol::GroupId group,
-                                                      protocol::RankId rank, protocol::Epoch epoch,
-                                                      const protocol::CacheGeometry& geometry) {
+void GroupScheduler::StartEpoch(protocol::GroupId group, protocol::RankId rank,
+                                protocol::Epoch epoch, const protocol::CacheGeometry& geometry) {
   SKEIN_CHECK(!epoch_) << "scheduler invariant 6: epoch " << epoch << " starts inside another";
   SKEIN_CHECK(geometry.block_tokens > 0 && geometry.max_rows > 0 && geometry.num_slots > 0);
   epoch_ = EpochState{group, rank, epoch};
   geometry_ = geometry;
   blocks_ = std::make_unique<BlockPool>(geometry.num_blocks);
-  free_slots_.clear();
-  for (uint32_t i = 0; i < geometry.num_slots; ++i) free_slots_.insert(free_slots_.end(), i);
-  // A worker with a smaller cache may have taken over.
-  std::vector<SequenceDelta> gone;
-  for (const auto& [id, sequence] : sequences_) {
-    const absl::Status fits = CheckFits({sequence->prompt_length, sequence->length(),
-                                         static_cast<uint64_t>(sequence->stop.max_tokens)});
-    if (fits.ok()) continue;
-    SequenceDelta delta;
-    delta.sequence = id;
-    delta.error = absl::ResourceExhaustedError(
-        absl::StrCat("the new worker group cannot run it: ", fits.message()));
-    delta.num_steps = sequence->num_steps;
-    gone.push_back(std::move(delta));
-  }
-  for (const SequenceDelta& delta : gone) Erase(*sequences_.at(delta.sequence));
-  return gone;
+  free_slots_ = FreeIds(geometry.num_slots);
 }
 
 // The last delta of a sequence that does not survive the end of its epoch.
@@ -146,29 +134,35 @@ std::optional<SequenceDelta> GroupScheduler::EndAborted(const Sequence& sequence
 
 std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause) {
   std::vector<SequenceDelta> gone;
-  const std::vector<Sequence*> running = running_;
-  for (Sequence* sequence : running) {
-    if (cause == AbortCause::kStepFailed && sequence->in_flight) ++sequence->step_failures;
-    if (std::optional<SequenceDelta> last = EndAborted(*sequence)) {
-      gone.push_back(*std::move(last));
-      Erase(*sequence);
-      continue;
+  for (std::vector<Sequence*>& lane : running_) {
+    for (Sequence* sequence : std::exchange(lane, {})) {
+      if (cause == AbortCause::kStepFailed && sequence->in_flight) ++sequence->step_failures;
+      if (std::optional<SequenceDelta> last = EndAborted(*sequence)) {
+        gone.push_back(*std::move(last));
+        TakeBack(*sequence);
+        continue;
+      }
+      ++counters_.replays;
+      Requeue(*sequence);
     }
-    ++counters_.replays;
-    TakeBack(*sequence);
-    admission_.Push(sequence);
   }
-  for (auto& plan : in_flight_) plan.reset();
+  for (StepInFlight& step : in_flight_) step.parts.clear();
   epoch_.reset();
   return gone;
 }
 
-// A lane takes its share of all that run or wait, so that both lanes fill at the same pace.
-bool GroupScheduler::LaneHasRoom(uint32_t lane) const {
-  const auto mine = static_cast<size_t>(
-      std::count_if(running_.begin(), running_.end(),
-                    [lane](const Sequence* sequence) { return sequence->lane == lane; }));
-  return mine * limits_.lanes < running_.size() + admission_.num_queued();
+// A lane takes its share of all that run or wait here, so that both lanes fill at the same pace.
+bool GroupScheduler::LaneHasRoom(uint32_t lane, size_t waiting) const {
+  return running_[lane].size() * limits_.lanes < num_running() + waiting;
+}
+
+Sequence* GroupScheduler::FindVictim(const Sequence& wanting) const {
+  Sequence* last = nullptr;
+  for (const std::vector<Sequence*>& lane : running_) {
+    Sequence* victim = ChooseVictim(lane, wanting);
+    if (victim != nullptr && (last == nullptr || ServiceOrder()(last, victim))) last = victim;
+  }
+  return last;
 }
 
 // Blocks for the first `tokens` tokens, preempting sequences that are served later.
@@ -177,22 +171,15 @@ bool GroupScheduler::EnsureBlocks(Sequence& sequence, uint32_t tokens) {
   if (wanted <= sequence.blocks.size()) return true;
   const uint32_t missing = wanted - static_cast<uint32_t>(sequence.blocks.size());
   while (blocks_->num_free() < missing) {
-    Sequence* victim = ChooseVictim(running_, sequence);
+    Sequence* victim = FindVictim(sequence);
     if (victim == nullptr) return false;
     Preempt(*victim);
   }
-  const BlockTable added = *blocks_->Allocate(missing);
-  sequence.blocks.insert(sequence.blocks.end(), added.begin(), added.end());
-  return true;
+  return blocks_->Allocate(missing, sequence.blocks);
 }
 
-bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan& plan) {
-  // A suspect of a failed step runs alone.
-  const bool alone = sequence.step_failures > 0;
-  if (alone && !plan.sequences.empty()) return false;
-  const uint32_t chunk = ChunkLength(sequence, budget);
-  if (chunk == 0 || !EnsureBlocks(sequence, sequence.planned + chunk)) return false;
-  SequenceStep step;
+void GroupScheduler::AddStep(Sequence& sequence, uint32_t chunk, StepPlan& plan) {
+  SequenceStep& step = plan.sequences.emplace_back();
   step.sequence = sequence.id;
   step.slot = *sequence.slot;
   step.fresh_slot = sequence.fresh_slot;
@@ -209,6 +196,16 @@ bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan&
                    .top_k = sequence.sampling.top_k,
                    .seed = sequence.sampling.seed,
                    .num_top_logprobs = sequence.sampling.num_top_logprobs};
+  in_flight_[plan.lane].parts.push_back({&sequence, step.sample});
+}
+
+bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan& plan) {
+  // A suspect of a failed step runs alone.
+  const bool alone = sequence.step_failures > 0;
+  if (alone && !plan.sequences.empty()) return false;
+  const uint32_t chunk = ChunkLength(sequence, budget);
+  if (chunk == 0 || !EnsureBlocks(sequence, sequence.planned + chunk)) return false;
+  AddStep(sequence, chunk, plan);
   sequence.planned += chunk;
   sequence.announced_blocks = static_cast<uint32_t>(sequence.blocks.size());
   sequence.fresh_slot = false;
@@ -216,48 +213,59 @@ bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan&
   ++sequence.num_steps;
   budget.tokens -= chunk;
   budget.sequences = alone ? 0 : budget.sequences - 1;
-  plan.sequences.push_back(std::move(step));
   return true;
 }
 
-// Takes the front of the queue into this lane's step. False when nothing more can enter.
-bool GroupScheduler::Admit(uint32_t lane, StepBudget& budget, StepPlan& plan) {
-  Sequence* front = admission_.Front();
-  if (front == nullptr || free_slots_.empty() || running_.size() >= limits_.max_num_seqs ||
-      budget.tokens == 0 || budget.sequences == 0 || !LaneHasRoom(lane)) {
+// Takes a sequence of the queue into this lane's step. False when nothing more can enter.
+bool GroupScheduler::Admit(Sequence& sequence, uint32_t lane, StepBudget& budget, StepPlan& plan) {
+  if (free_slots_.empty() || num_running() >= limits_.max_num_seqs || budget.tokens == 0 ||
+      budget.sequences == 0) {
     return false;
   }
-  if (front->step_failures > 0 && !plan.sequences.empty()) return false;
+  if (sequence.step_failures > 0 && !plan.sequences.empty()) return false;
   // A newcomer takes free blocks only: it must not push out what already runs.
-  const uint32_t chunk = ChunkLength(*front, budget);
+  const uint32_t chunk = ChunkLength(sequence, budget);
   if (BlocksFor(chunk, geometry_.block_tokens) > blocks_->num_free()) return false;
-  admission_.Remove(front);
-  front->state = SequenceState::kRunning;
-  front->lane = lane;
-  front->slot = SlotId(*free_slots_.begin());
-  free_slots_.erase(free_slots_.begin());
-  front->fresh_slot = true;
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), front, ServiceOrder()), front);
-  return AddToPlan(*front, budget, plan);
+  queue_.Remove(&sequence);
+  sequence.state = SequenceState::kRunning;
+  sequence.group = index_;
+  sequence.lane = lane;
+  sequence.slot = SlotId(free_slots_.TakeLowest());
+  sequence.fresh_slot = true;
+  std::vector<Sequence*>& running = running_[lane];
+  running.insert(std::upper_bound(running.begin(), running.end(), &sequence, ServiceOrder()),
+                 &sequence);
+  Recount(sequence);
+  return AddToPlan(sequence, budget, plan);
 }
 
-std::optional<StepPlan> GroupScheduler::PlanStep(uint32_t lane) {
-  if (!epoch_ || in_flight_[lane]) return std::nullopt;
+std::optional<StepPlan> GroupScheduler::PlanStep(uint32_t lane,
+                                                 std::span<Sequence* const> newcomers) {
+  StepInFlight& in_flight = in_flight_[lane];
+  if (!epoch_ || !in_flight.parts.empty()) return std::nullopt;
   StepPlan plan;
+  plan.lane = lane;
   StepBudget budget{std::min(limits_.max_num_batched_tokens, geometry_.max_rows),
                     limits_.max_num_seqs};
+  // Preemption changes the lane while it is walked.
+  order_ = running_[lane];
+  prefills_.clear();
+  plan.sequences.reserve(std::min<size_t>(order_.size() + newcomers.size(), budget.tokens));
   // Decoding sequences first: their step is one token, their clients wait for each.
-  for (const bool prefill : {false, true}) {
-    const std::vector<Sequence*> running = running_;
-    for (Sequence* sequence : running) {
-      // An earlier one may have preempted it.
-      const bool mine = sequence->state == SequenceState::kRunning && sequence->lane == lane;
-      if (mine && !sequence->in_flight && sequence->prefilling() == prefill) {
-        AddToPlan(*sequence, budget, plan);
-      }
+  for (Sequence* sequence : order_) {
+    if (sequence->state != SequenceState::kRunning) continue;
+    if (sequence->prefilling()) {
+      prefills_.push_back(sequence);
+    } else {
+      AddToPlan(*sequence, budget, plan);
     }
   }
-  while (Admit(lane, budget, plan)) {
+  for (Sequence* sequence : prefills_) {
+    if (sequence->state == SequenceState::kRunning) AddToPlan(*sequence, budget, plan);
+  }
+  for (size_t i = 0; i < newcomers.size(); ++i) {
+    if (!LaneHasRoom(lane, newcomers.size() - i) || !Admit(*newcomers[i], lane, budget, plan))
+      break;
   }
   if (plan.sequences.empty()) return std::nullopt;
   last_step_ = last_step_.Next();
@@ -265,44 +273,44 @@ std::optional<StepPlan> GroupScheduler::PlanStep(uint32_t lane) {
   plan.rank = epoch_->rank;
   plan.epoch = epoch_->epoch;
   plan.step = last_step_;
-  plan.lane = lane;
-  in_flight_[lane] = plan;
+  in_flight.step = last_step_;
   return plan;
 }
 
-absl::Status GroupScheduler::CheckResult(const StepPlan& plan, const StepResult& result) const {
-  if (plan.step != result.step || plan.epoch != result.epoch) {
+absl::Status GroupScheduler::CheckResult(const StepInFlight& step, const StepResult& result) const {
+  if (step.step != result.step || epoch_->epoch != result.epoch) {
     return absl::InvalidArgumentError(
         absl::StrCat("result of step ", result.step.value(), " epoch ", result.epoch.value(),
-                     ", in flight is step ", plan.step.value(), " epoch ", plan.epoch.value()));
+                     ", in flight is step ", step.step.value(), " epoch ", epoch_->epoch.value()));
   }
-  if (result.sequences.size() != plan.sequences.size()) {
+  if (result.sequences.size() != step.parts.size()) {
     return absl::InvalidArgumentError(absl::StrCat("result has ", result.sequences.size(),
-                                                   " sequences, the plan ", plan.sequences.size()));
+                                                   " sequences, the plan ", step.parts.size()));
   }
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    const size_t rows = plan.sequences[i].sample ? 1 : 0;
-    if (result.sequences[i].sequence != plan.sequences[i].sequence ||
+  for (size_t i = 0; i < step.parts.size(); ++i) {
+    const StepInFlight::Part& part = step.parts[i];
+    const size_t rows = part.sample ? 1 : 0;
+    if (result.sequences[i].sequence != part.sequence->id ||
         result.sequences[i].rows.size() != rows) {
       return absl::InvalidArgumentError(
           absl::StrCat("result ", i, " is of sequence ", result.sequences[i].sequence.value(),
                        " with ", result.sequences[i].rows.size(), " rows, the plan has sequence ",
-                       plan.sequences[i].sequence.value(), " with ", rows));
+                       part.sequence->id.value(), " with ", rows));
     }
   }
   return absl::OkStatus();
 }
 
-void GroupScheduler::CommitSequence(const SequenceStep& step,
+void GroupScheduler::CommitSequence(Sequence& sequence,
                                     const protocol::VerificationSummary& summary,
                                     StepCommit& commit) {
-  Sequence& sequence = *sequences_.at(step.sequence);
   sequence.in_flight = false;
   sequence.step_failures = 0;
   sequence.computed = sequence.planned;
-  SequenceDelta delta;
+  SequenceDelta& delta = commit.deltas.emplace_back();
   delta.sequence = sequence.id;
   delta.num_steps = sequence.num_steps;
+  delta.first_token = static_cast<uint32_t>(commit.tokens.size());
   if (sequence.cancelled) {
     delta.cancelled = true;
   } else if (!summary.rows.empty()) {
@@ -314,28 +322,36 @@ void GroupScheduler::CommitSequence(const SequenceStep& step,
                                                          : ": no token is allowed"));
     } else {
       sequence.tokens.push_back(row.plain_token);
-      delta.tokens.push_back({row.plain_token, row.plain_logprob, row.top});
+      delta.num_tokens = 1;
+      commit.tokens.push_back({row.plain_token, row.plain_logprob, row.top});
       delta.ended = EndOf(sequence, geometry_.max_model_len);
     }
   }
-  if (delta.cancelled || delta.ended || !delta.error.ok()) Erase(sequence);
-  commit.deltas.push_back(std::move(delta));
+  if (delta.over()) {
+    TakeBack(sequence);
+  } else {
+    Recount(sequence);
+  }
 }
 
-absl::StatusOr<StepCommit> GroupScheduler::CommitStep(const StepResult& result) {
-  if (result.lane >= in_flight_.size() || !in_flight_[result.lane]) {
+absl::Status GroupScheduler::CommitStep(const StepResult& result, StepCommit& commit) {
+  if (result.lane >= in_flight_.size() || in_flight_[result.lane].parts.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "result of step ", result.step.value(), ": lane ", result.lane, " has no step in flight"));
   }
-  const StepPlan plan = *in_flight_[result.lane];
-  SKEIN_RETURN_IF_ERROR(CheckResult(plan, result));
-  in_flight_[result.lane].reset();
-  StepCommit commit;
+  StepInFlight& step = in_flight_[result.lane];
+  SKEIN_RETURN_IF_ERROR(CheckResult(step, result));
   commit.lane = result.lane;
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    CommitSequence(plan.sequences[i], result.sequences[i], commit);
+  commit.deltas.clear();
+  commit.tokens.clear();
+  for (size_t i = 0; i < step.parts.size(); ++i) {
+    CommitSequence(*step.parts[i].sequence, result.sequences[i], commit);
   }
-  return commit;
+  step.parts.clear();
+  std::erase_if(running_[result.lane], [](const Sequence* sequence) {
+    return sequence->state != SequenceState::kRunning;
+  });
+  return absl::OkStatus();
 }
 
 }  // namespace skein::scheduler

@@ -1,13 +1,13 @@
 // The transaction boundary of a worker group: what runs next and what a result changed. A pure
-// function with state: no clock, no I/O, no log, no thread. One caller, the control loop.
-// Planning proposes and reserves blocks and slots; only CommitStep appends tokens.
+// function with state: no clock, no I/O, no log, no thread. One caller, ClusterScheduler, which
+// owns the sequences. Planning proposes and reserves blocks and slots; only CommitStep appends
+// tokens.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,15 +16,16 @@
 #include "scheduler/admission.h"
 #include "scheduler/batch_policy.h"
 #include "scheduler/block_pool.h"
+#include "scheduler/free_ids.h"
 #include "scheduler/sequence.h"
 
 namespace skein::scheduler {
 
 struct SchedulerLimits {
-  uint32_t max_num_seqs = 0;            // running sequences
+  uint32_t max_num_seqs = 0;            // running sequences of a group
   uint32_t max_num_batched_tokens = 0;  // rows of a step
-  uint32_t lanes = 1;                   // 1 or 2 steps in flight
-  AdmissionLimits admission;
+  uint32_t lanes = 1;                   // 1 or 2 steps in flight of a group
+  AdmissionLimits admission;            // of all groups together
 };
 
 // One token that a commit appended.
@@ -34,19 +35,30 @@ struct CommittedToken {
   std::vector<protocol::TopLogprob> top;
 };
 
-// What a commit did to one sequence. After `ended` or `error` the sequence is gone.
+// What a commit, or the end of an epoch, did to one sequence.
 struct SequenceDelta {
   protocol::SequenceId sequence;
-  std::vector<CommittedToken> tokens;
+  uint32_t first_token = 0;  // in StepCommit::tokens
+  uint32_t num_tokens = 0;
   std::optional<EndReason> ended;
-  absl::Status error;
   bool cancelled = false;  // it was cancelled while the step ran; its tokens are dropped
+  absl::Status error;
   uint64_t num_steps = 0;
+
+  // The sequence is gone.
+  bool over() const { return ended.has_value() || cancelled || !error.ok(); }
 };
 
+// What a commit did. One array of tokens for all sequences: a vector each would cost more than the
+// rest of the commit.
 struct StepCommit {
   uint32_t lane = 0;
   std::vector<SequenceDelta> deltas;
+  std::vector<CommittedToken> tokens;
+
+  std::span<CommittedToken> TokensOf(const SequenceDelta& delta) {
+    return std::span(tokens).subspan(delta.first_token, delta.num_tokens);
+  }
 };
 
 // Why an epoch ended.
@@ -66,52 +78,64 @@ struct SchedulerCounters {
   uint64_t replays = 0;  // sequences put back by an ended epoch
 };
 
+// A step that was planned and not yet committed. Its sequences are neither freed nor preempted.
+struct StepInFlight {
+  struct Part {
+    Sequence* sequence = nullptr;
+    bool sample = false;
+  };
+  protocol::StepId step;
+  std::vector<Part> parts;  // in plan order; empty: the lane has no step in flight
+};
+
 class GroupScheduler {
  public:
-  explicit GroupScheduler(const SchedulerLimits& limits);
+  // `index`: of the group. `queue` gets the sequences that return and outlives the group.
+  GroupScheduler(const SchedulerLimits& limits, uint32_t index, Admission& queue);
 
-  // Queues a generation. ResourceExhausted: a bound of the queue. InvalidArgument: it can never run
-  // with this geometry. AlreadyExists: the id is in use.
-  absl::Status AddSequence(NewSequence sequence);
-  // True if the sequence is gone at once; false if its step in flight must end first (the commit
-  // reports it) or the id is unknown.
-  bool CancelSequence(protocol::SequenceId id);
-
-  // A group is ready: steps may be planned. Every sequence starts over by prefill. Those that this
-  // geometry can never run are gone and reported with ResourceExhausted.
-  std::vector<SequenceDelta> StartEpoch(protocol::GroupId group, protocol::RankId rank,
-                                        protocol::Epoch epoch,
-                                        const protocol::CacheGeometry& geometry);
+  // The group is ready: steps may be planned.
+  void StartEpoch(protocol::GroupId group, protocol::RankId rank, protocol::Epoch epoch,
+                  const protocol::CacheGeometry& geometry);
   // The epoch is over: running sequences return to the queue with their tokens; cancelled ones and
-  // those whose steps failed too often are reported.
+  // those whose steps failed too often are in the state kEnded and reported.
   std::vector<SequenceDelta> AbortInflight(AbortCause cause);
 
+  // OK, or InvalidArgument: a sequence of `prompt` tokens of which `length` are there already can
+  // never run with the geometry of this epoch. OK without an epoch.
+  absl::Status CheckFits(const Sequence& sequence) const;
+  // What newcomers may take now: sequences and blocks. Nothing without an epoch.
+  struct Room {
+    uint32_t sequences = 0;
+    uint32_t blocks = 0;
+  };
+  Room FindRoom() const;
+  // Blocks of the first chunk of a queued sequence.
+  uint32_t FirstBlocks(const Sequence& sequence) const;
+
   // The next step of a lane, or nothing when the lane has one in flight, no epoch runs, or nothing
-  // can run.
-  std::optional<protocol::StepPlan> PlanStep(uint32_t lane);
+  // can run. `newcomers`: queued sequences that were assigned to this group, in order of service;
+  // those that find room in this step run from now on, the others stay in the queue.
+  std::optional<protocol::StepPlan> PlanStep(uint32_t lane, std::span<Sequence* const> newcomers);
   // Applies the result of the lane's step. InvalidArgument if it does not answer the plan in
-  // flight; nothing has changed then.
-  absl::StatusOr<StepCommit> CommitStep(const protocol::StepResult& result);
+  // flight; nothing has changed then. Sequences that ended are in the state kEnded. Overwrites
+  // `commit`, whose memory the caller keeps from step to step.
+  absl::Status CommitStep(const protocol::StepResult& result, StepCommit& commit);
+  // Ends a running sequence that has no step in flight.
+  void End(Sequence& sequence);
 
   bool has_epoch() const { return epoch_.has_value(); }
-  uint32_t num_running() const { return static_cast<uint32_t>(running_.size()); }
-  uint32_t num_queued() const { return admission_.num_queued(); }
-  bool empty() const { return sequences_.empty(); }
+  uint32_t num_running() const;
+  // Tokens still to compute for the running sequences, see group_assignment.h.
+  uint64_t outstanding_tokens() const { return outstanding_tokens_; }
   const SchedulerCounters& counters() const { return counters_; }
-  const SchedulerLimits& limits() const { return limits_; }
 
   // State for CheckInvariants and metrics.
-  const std::map<protocol::SequenceId, std::unique_ptr<Sequence>>& sequences() const {
-    return sequences_;
-  }
-  const std::vector<Sequence*>& running() const { return running_; }
-  const Admission& admission() const { return admission_; }
+  uint32_t index() const { return index_; }
+  const std::vector<Sequence*>& running(uint32_t lane) const { return running_[lane]; }
   const BlockPool* block_pool() const { return blocks_.get(); }
   const protocol::CacheGeometry& geometry() const { return geometry_; }
-  const std::optional<protocol::StepPlan>& in_flight(uint32_t lane) const {
-    return in_flight_[lane];
-  }
-  uint32_t num_free_slots() const { return static_cast<uint32_t>(free_slots_.size()); }
+  const StepInFlight& in_flight(uint32_t lane) const { return in_flight_[lane]; }
+  uint32_t num_free_slots() const { return free_slots_.size(); }
 
  private:
   struct EpochState {
@@ -120,38 +144,34 @@ class GroupScheduler {
     protocol::Epoch epoch;
   };
 
-  // Tokens of a sequence as the geometry sees them.
-  struct Extent {
-    uint64_t prompt = 0;
-    uint64_t length = 0;  // prompt and what was generated so far
-    uint64_t max_tokens = 0;
-  };
-
-  absl::Status CheckFits(const Extent& extent) const;
-  bool Admit(uint32_t lane, StepBudget& budget, protocol::StepPlan& plan);
+  bool Admit(Sequence& sequence, uint32_t lane, StepBudget& budget, protocol::StepPlan& plan);
   std::optional<SequenceDelta> EndAborted(const Sequence& sequence) const;
   bool AddToPlan(Sequence& sequence, StepBudget& budget, protocol::StepPlan& plan);
+  void AddStep(Sequence& sequence, uint32_t chunk, protocol::StepPlan& plan);
   bool EnsureBlocks(Sequence& sequence, uint32_t tokens);
+  Sequence* FindVictim(const Sequence& wanting) const;
   void Preempt(Sequence& sequence);
   void TakeBack(Sequence& sequence);
-  void Erase(Sequence& sequence);
-  void CommitSequence(const protocol::SequenceStep& step,
-                      const protocol::VerificationSummary& summary, StepCommit& commit);
-  absl::Status CheckResult(const protocol::StepPlan& plan,
-                           const protocol::StepResult& result) const;
-  bool LaneHasRoom(uint32_t lane) const;
+  void Requeue(Sequence& sequence);
+  void Unlist(Sequence& sequence);
+  void Recount(Sequence& sequence);
+  void CommitSequence(Sequence& sequence, const protocol::VerificationSummary& summary,
+                      StepCommit& commit);
+  absl::Status CheckResult(const StepInFlight& step, const protocol::StepResult& result) const;
+  bool LaneHasRoom(uint32_t lane, size_t waiting) const;
 
   const SchedulerLimits limits_;
-  Admission admission_;
+  const uint32_t index_;
+  Admission& queue_;
   protocol::CacheGeometry geometry_;
   std::optional<EpochState> epoch_;
   std::unique_ptr<BlockPool> blocks_;
-  std::set<uint32_t> free_slots_;
-  std::map<protocol::SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::vector<Sequence*> running_;                            // in order of service
-  std::vector<std::optional<protocol::StepPlan>> in_flight_;  // by lane
+  FreeIds free_slots_;
+  std::vector<std::vector<Sequence*>> running_;  // by lane, each in order of service
+  std::vector<StepInFlight> in_flight_;          // by lane
+  std::vector<Sequence*> order_, prefills_;      // of the plan being made; kept for their memory
   protocol::StepId last_step_;
-  uint64_t last_arrival_ = 0;
+  uint64_t outstanding_tokens_ = 0;
   SchedulerCounters counters_;
 };
 

@@ -1,10 +1,12 @@
 #include "scheduler/invariants.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "protocol/base/status_macros.h"
+#include "scheduler/group_assignment.h"
 
 namespace skein::scheduler {
 namespace {
@@ -14,11 +16,22 @@ absl::Status Broken(int number, const Args&... args) {
   return absl::InternalError(absl::StrCat("scheduler invariant ", number, ": ", args...));
 }
 
-absl::Status CheckBlocks(const GroupScheduler& scheduler) {
-  const BlockPool* pool = scheduler.block_pool();
+// Running sequences of a group, in no order that matters.
+std::vector<const Sequence*> RunningOf(const ClusterScheduler& scheduler,
+                                       const GroupScheduler& group) {
+  std::vector<const Sequence*> running;
+  for (uint32_t lane = 0; lane < scheduler.limits().lanes; ++lane) {
+    running.insert(running.end(), group.running(lane).begin(), group.running(lane).end());
+  }
+  return running;
+}
+
+absl::Status CheckBlocks(const ClusterScheduler& scheduler, const GroupScheduler& group) {
+  const BlockPool* pool = group.block_pool();
   if (pool == nullptr) return absl::OkStatus();
   std::vector<uint32_t> held(pool->num_blocks(), 0);
   for (const auto& [id, sequence] : scheduler.sequences()) {
+    if (sequence->group != group.index()) continue;
     for (protocol::BlockId block : sequence->blocks) ++held[block.value()];
   }
   uint32_t used = 0;
@@ -36,25 +49,25 @@ absl::Status CheckBlocks(const GroupScheduler& scheduler) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSlots(const GroupScheduler& scheduler) {
+absl::Status CheckSlots(const ClusterScheduler& scheduler, const GroupScheduler& group) {
   std::set<uint32_t> slots;
-  for (const Sequence* sequence : scheduler.running()) {
+  for (const Sequence* sequence : RunningOf(scheduler, group)) {
     if (!sequence->slot)
       return Broken(2, "running sequence ", sequence->id.value(), " has no slot");
     if (!slots.insert(sequence->slot->value()).second) {
       return Broken(2, "slot ", sequence->slot->value(), " has two sequences");
     }
   }
-  if (scheduler.has_epoch() &&
-      slots.size() + scheduler.num_free_slots() != scheduler.geometry().num_slots) {
-    return Broken(2, slots.size(), " used and ", scheduler.num_free_slots(), " free slots of ",
-                  scheduler.geometry().num_slots);
+  if (group.has_epoch() && slots.size() + group.num_free_slots() != group.geometry().num_slots) {
+    return Broken(2, slots.size(), " used and ", group.num_free_slots(), " free slots of ",
+                  group.geometry().num_slots);
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckSequence(const GroupScheduler& scheduler, const Sequence& sequence) {
+absl::Status CheckSequence(const ClusterScheduler& scheduler, const Sequence& sequence) {
   const uint64_t id = sequence.id.value();
+  const GroupScheduler& group = scheduler.group(protocol::GroupId(sequence.group));
   if (sequence.computed > sequence.planned || sequence.planned > sequence.length()) {
     return Broken(3, "sequence ", id, " computed ", sequence.computed, ", planned ",
                   sequence.planned, ", has ", sequence.length(), " tokens");
@@ -68,7 +81,8 @@ absl::Status CheckSequence(const GroupScheduler& scheduler, const Sequence& sequ
     return absl::OkStatus();
   }
   if (queued) return Broken(4, "running sequence ", id, " is queued");
-  const uint64_t room = sequence.blocks.size() * uint64_t{scheduler.geometry().block_tokens};
+  if (sequence.state == SequenceState::kEnded) return Broken(4, "ended sequence ", id, " is kept");
+  const uint64_t room = sequence.blocks.size() * uint64_t{group.geometry().block_tokens};
   if (room < sequence.planned) {
     return Broken(3, "sequence ", id, " planned ", sequence.planned, " tokens in ", room);
   }
@@ -79,39 +93,63 @@ absl::Status CheckSequence(const GroupScheduler& scheduler, const Sequence& sequ
   return absl::OkStatus();
 }
 
-absl::Status CheckInFlight(const GroupScheduler& scheduler) {
-  std::set<protocol::SequenceId> planned;
+absl::Status CheckInFlight(const ClusterScheduler& scheduler, const GroupScheduler& group,
+                           std::set<protocol::SequenceId>& planned) {
   for (uint32_t lane = 0; lane < scheduler.limits().lanes; ++lane) {
-    if (!scheduler.in_flight(lane)) continue;
-    for (const protocol::SequenceStep& step : scheduler.in_flight(lane)->sequences) {
-      auto found = scheduler.sequences().find(step.sequence);
-      if (found == scheduler.sequences().end() || !found->second->in_flight ||
-          found->second->lane != lane || !planned.insert(step.sequence).second) {
-        return Broken(6, "the step of lane ", lane, " names sequence ", step.sequence.value(),
+    for (const StepInFlight::Part& part : group.in_flight(lane).parts) {
+      const Sequence& sequence = *part.sequence;
+      if (!sequence.in_flight || sequence.lane != lane || sequence.group != group.index() ||
+          !planned.insert(sequence.id).second) {
+        return Broken(6, "the step of lane ", lane, " names sequence ", sequence.id.value(),
                       ", which is not in flight there");
       }
     }
   }
-  for (const auto& [id, sequence] : scheduler.sequences()) {
-    if (sequence->in_flight && !planned.contains(id)) {
-      return Broken(6, "sequence ", id.value(), " is in flight in no step");
+  return absl::OkStatus();
+}
+
+// Which sequences run where: in one lane of their group, in order of service.
+absl::Status CheckLanes(const ClusterScheduler& scheduler, const GroupScheduler& group) {
+  uint64_t outstanding = 0;
+  for (uint32_t lane = 0; lane < scheduler.limits().lanes; ++lane) {
+    const std::vector<Sequence*>& running = group.running(lane);
+    if (!std::is_sorted(running.begin(), running.end(), ServiceOrder())) {
+      return Broken(5, "lane ", lane, " of group ", group.index(), " is not in order of service");
     }
+    for (const Sequence* sequence : running) outstanding += OutstandingTokens(*sequence);
+  }
+  if (group.num_running() > scheduler.limits().max_num_seqs) {
+    return Broken(5, group.num_running(), " sequences run, at most ",
+                  scheduler.limits().max_num_seqs, " may");
+  }
+  if (outstanding != group.outstanding_tokens()) {
+    return Broken(7, "group ", group.index(), " counts ", group.outstanding_tokens(),
+                  " outstanding tokens, its sequences have ", outstanding);
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status CheckInvariants(const GroupScheduler& scheduler) {
-  SKEIN_RETURN_IF_ERROR(CheckBlocks(scheduler));
-  SKEIN_RETURN_IF_ERROR(CheckSlots(scheduler));
+absl::Status CheckInvariants(const ClusterScheduler& scheduler) {
+  std::set<protocol::SequenceId> planned;
+  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
+    const GroupScheduler& group = scheduler.group(protocol::GroupId(i));
+    SKEIN_RETURN_IF_ERROR(CheckBlocks(scheduler, group));
+    SKEIN_RETURN_IF_ERROR(CheckSlots(scheduler, group));
+  }
   for (const auto& [id, sequence] : scheduler.sequences()) {
     SKEIN_RETURN_IF_ERROR(CheckSequence(scheduler, *sequence));
   }
-  SKEIN_RETURN_IF_ERROR(CheckInFlight(scheduler));
-  if (scheduler.num_running() > scheduler.limits().max_num_seqs) {
-    return Broken(5, scheduler.num_running(), " sequences run, at most ",
-                  scheduler.limits().max_num_seqs, " may");
+  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
+    const GroupScheduler& group = scheduler.group(protocol::GroupId(i));
+    SKEIN_RETURN_IF_ERROR(CheckInFlight(scheduler, group, planned));
+    SKEIN_RETURN_IF_ERROR(CheckLanes(scheduler, group));
+  }
+  for (const auto& [id, sequence] : scheduler.sequences()) {
+    if (sequence->in_flight && !planned.contains(id)) {
+      return Broken(6, "sequence ", id.value(), " is in flight in no step");
+    }
   }
   return absl::OkStatus();
 }

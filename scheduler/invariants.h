@@ -3,11 +3,11 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "scheduler/group_scheduler.h"
+#include "scheduler/cluster_scheduler.h"
 
 namespace skein::scheduler {
 
 // OK, or Internal naming the invariant that is broken and the values.
-absl::Status CheckInvariants(const GroupScheduler& scheduler);
+absl::Status CheckInvariants(const ClusterScheduler& scheduler);
 
 }  // namespace skein::scheduler

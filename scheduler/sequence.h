@@ -1,5 +1,5 @@
 // One generation: its tokens, which are the truth, and what a worker has of it, which is a cache.
-// Plain state; changed by GroupScheduler alone.
+// Plain state; changed by ClusterScheduler and GroupScheduler alone.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@
 namespace skein::scheduler {
 
 enum class SequenceState : uint8_t {
-  kQueued,   // holds neither slot nor blocks
-  kRunning,  // holds a slot; takes part in steps
+  kQueued,   // belongs to no group; holds neither slot nor blocks
+  kRunning,  // holds a slot of its group; takes part in steps
+  kEnded,    // holds nothing; its owner forgets it
 };
 
 // What a caller gives to start a generation.
@@ -36,6 +37,7 @@ struct Sequence {
   uint64_t arrival = 0;  // order of AddSequence
 
   SequenceState state = SequenceState::kQueued;
+  uint32_t group = 0;  // meaningful while it runs
   uint32_t lane = 0;
   std::optional<protocol::SlotId> slot;
   BlockTable blocks;
@@ -46,7 +48,8 @@ struct Sequence {
   bool cancelled = false;
   bool fresh_slot = false;  // the next step must tell the worker to forget the slot
   uint64_t num_steps = 0;
-  uint32_t step_failures = 0;  // failed steps it took part in since its last good one
+  uint32_t step_failures = 0;   // failed steps it took part in since its last good one
+  uint64_t counted_tokens = 0;  // its part of the outstanding tokens of its group
 
   uint32_t length() const { return static_cast<uint32_t>(tokens.size()); }
   uint32_t num_generated() const { return length() - prompt_length; }

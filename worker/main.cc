@@ -2,13 +2,11 @@
 // only.
 
 #include <atomic>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/register.h"
 #include "kernels/cpu/thread_pool.h"
@@ -36,23 +34,13 @@ constexpr int kExitRestart = 75;
 constexpr int kExitConfig = 78;
 
 int Fail(const absl::Status& status, int code) {
-  std::fprintf(stderr, "skein-worker: %s\n", std::string(protocol::StatusText(status)).c_str());
-  return code;
+  return protocol::FailProgram("skein-worker", status, code);
 }
 
 // Refused models are data errors, unusable combinations configuration errors.
 int LoadExitCode(const absl::Status& status) {
   return absl::IsUnimplemented(status) || absl::IsResourceExhausted(status) ? kExitConfig
                                                                             : kExitModel;
-}
-
-int64_t FlagValue(const protocol::LoadedConfig& loaded, const char* name, int64_t missing) {
-  auto found = loaded.program_flags.find(name);
-  int64_t value = missing;
-  if (found != loaded.program_flags.end() && !absl::SimpleAtoi(found->second, &value)) {
-    return missing;
-  }
-  return value;
 }
 
 // Set by TERM or INT; wakes the actor once there is one.
@@ -102,7 +90,7 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   const protocol::Config& config = loaded.config;
   protocol::ZmqTransportOptions transport_options;
   transport_options.self = {
-      protocol::NodeId(static_cast<uint32_t>(1 + FlagValue(loaded, "worker-index", 0))), 0};
+      protocol::NodeId(static_cast<uint32_t>(1 + loaded.FlagOr("worker-index", 0))), 0};
   transport_options.heartbeat_interval = config.transport.heartbeat_interval;
   transport_options.heartbeat_timeout = config.transport.heartbeat_timeout;
   auto transport = protocol::ZmqTransport::Create(transport_options);
@@ -110,7 +98,7 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   protocol::ActorSystemOptions system_options;
   system_options.self = transport_options.self;
   system_options.incarnation =
-      protocol::Incarnation(static_cast<uint64_t>(FlagValue(loaded, "incarnation", 1)));
+      protocol::Incarnation(static_cast<uint64_t>(loaded.FlagOr("incarnation", 1)));
   system_options.lease = config.transport.lease_timeout;
   system_options.beat_interval = config.transport.heartbeat_interval;
   owner = std::make_unique<protocol::ThreadedActorSystem>(system_options, *std::move(transport));
@@ -157,7 +145,7 @@ int Run(const std::vector<std::string>& arguments) {
   auto signals = protocol::SignalWatch::Create([&stop](int) { stop(); });
   if (!signals.ok()) return Fail(signals.status(), kExitInternal);
   std::unique_ptr<protocol::ParentGuard> parent;
-  if (const int64_t fd = FlagValue(*loaded, "supervisor-fd", -1); fd >= 0) {
+  if (const int64_t fd = loaded->FlagOr("supervisor-fd", -1); fd >= 0) {
     auto guard = protocol::ParentGuard::Create(static_cast<int>(fd));
     if (!guard.ok()) return Fail(guard.status(), kExitInternal);
     parent = *std::move(guard);

@@ -270,6 +270,23 @@ absl::Status ApplyFile(const std::string& path, LoadedConfig& loaded, Problems& 
   return absl::OkStatus();
 }
 
+// Short forms that vLLM has.
+struct ShortFlag {
+  std::string_view text;  // with its dash
+  std::string_view name;
+};
+
+constexpr ShortFlag kShortFlags[] = {{"-dp", "data-parallel-size"}};
+
+// `argument` with the long form of its flag.
+std::string LongForm(const std::string& argument) {
+  for (const ShortFlag& flag : kShortFlags) {
+    const std::string_view head = std::string_view(argument).substr(0, argument.find('='));
+    if (head == flag.text) return Concat("--", flag.name, argument.substr(head.size()));
+  }
+  return argument;
+}
+
 struct Flag {
   std::string name;  // without dashes
   std::optional<std::string> value;
@@ -298,7 +315,7 @@ std::vector<Flag> SplitArguments(std::span<const std::string> arguments, const L
                                  LoadedConfig& loaded, Problems& problems) {
   std::vector<Flag> flags;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
+    const std::string argument = LongForm(arguments[i]);
     if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) {
       if (!argument.empty() && argument[0] == '-') {
         problems.Add(Concat(argument, ": unknown flag; flags begin with two dashes"));
@@ -347,7 +364,15 @@ void ApplyFlag(const Flag& flag, const LoadOptions& options, LoadedConfig& loade
     return;
   }
   if (key == nullptr) {
-    if (flag.name != "config") loaded.program_flags[flag.name] = *flag.value;
+    if (flag.name == "config") return;
+    const std::optional<int64_t> value = ParseWhole<int64_t>(*flag.value);
+    if (!value.has_value() || *value < 0) {
+      problems.Add(
+          Concat("--", flag.name, ": \"", *flag.value,
+                 "\" is not an integer from 0 on; it is given by skein serve, not by hand"));
+      return;
+    }
+    loaded.program_flags[flag.name] = *value;
     return;
   }
   if (const auto found = loaded.origins.find(key->path);
@@ -488,6 +513,17 @@ int ConfigExitCode(const absl::Status& status) {
   constexpr int kUsage = 64;
   constexpr int kConfiguration = 78;
   return absl::IsInvalidArgument(status) ? kUsage : kConfiguration;
+}
+
+int FailProgram(std::string_view program, const absl::Status& status, int code) {
+  std::fprintf(stderr, "%s: %s\n", std::string(program).c_str(),
+               std::string(StatusText(status)).c_str());
+  return code;
+}
+
+int64_t LoadedConfig::FlagOr(std::string_view name, int64_t missing) const {
+  const auto found = program_flags.find(name);
+  return found == program_flags.end() ? missing : found->second;
 }
 
 absl::Status ValidateConfig(const Config& config, const LoadOptions& options) {

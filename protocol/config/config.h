@@ -54,6 +54,7 @@ struct ServerConfig {
 
 // What may run together, and what may wait.
 struct SchedulerConfig {
+  int64_t data_parallel_size = 1;  // worker groups
   int64_t max_num_seqs = 64;
   int64_t max_num_batched_tokens = 512;
   int64_t block_size = 64;
@@ -65,7 +66,7 @@ struct SchedulerConfig {
 // The worker's device.
 struct WorkerConfig {
   std::string backend = "auto";  // auto (skein serve only) or the name of a registered backend
-  int64_t threads = 0;           // 0: one per processor that this process may use
+  int64_t threads = 0;           // 0: one per processor of the worker
   std::string kernels;           // operators of another backend: "op=name,op=name"
   int64_t num_blocks = 0;        // 0: what max_num_seqs sequences of max_model_len need, capped
 };
@@ -125,18 +126,22 @@ enum class ConfigOrigin { kDefault, kFile, kFlag };
 
 struct LoadedConfig {
   Config config;
-  std::map<std::string, ConfigOrigin, std::less<>> origins;       // by path; absent: default
-  std::map<std::string, std::string, std::less<>> program_flags;  // name -> value
+  std::map<std::string, ConfigOrigin, std::less<>> origins;   // by path; absent: default
+  std::map<std::string, int64_t, std::less<>> program_flags;  // name -> value
   std::vector<std::string> positional;
   std::vector<std::string> notices;  // one line each, to be logged once
+
+  // The value of a program flag, or `missing` when it was not given.
+  int64_t FlagOr(std::string_view name, int64_t missing) const;
 };
 
 // What differs between programs.
 struct LoadOptions {
-  bool allow_auto_backend = false;              // only skein serve and skein config
-  size_t positional_max = 0;                    // skein serve [MODEL]
-  std::vector<std::string_view> required;       // paths that must not be empty
-  std::vector<std::string_view> program_flags;  // further flags with a value, without dashes
+  bool allow_auto_backend = false;         // only skein serve and skein config
+  size_t positional_max = 0;               // skein serve [MODEL]
+  std::vector<std::string_view> required;  // paths that must not be empty
+  // Further flags without dashes; their values are integers from 0 on.
+  std::vector<std::string_view> program_flags;
 };
 
 // Reads flags (argv without the program's name), the file of --config, and checks everything.
@@ -148,6 +153,9 @@ absl::StatusOr<LoadedConfig> LoadConfig(std::span<const std::string> arguments,
 
 // The exit code of a program whose LoadConfig failed: 64 (usage) or 78 (configuration).
 int ConfigExitCode(const absl::Status& status);
+
+// Says on standard error why `program` ends, and returns `code` for its main().
+int FailProgram(std::string_view program, const absl::Status& status, int code);
 
 // Ranges and combinations of a finished configuration, as LoadConfig applies them.
 absl::Status ValidateConfig(const Config& config, const LoadOptions& options);

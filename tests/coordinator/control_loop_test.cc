@@ -111,13 +111,11 @@ class ControlLoopTest : public ::testing::Test {
     }
     FAIL() << "the loop plans without end";
   }
-  double EpochChanges(std::string_view cause) {
-    return metrics_.epoch_changes.At({cause}).value();
-  }
+  double EpochChanges(std::string_view cause) { return metrics_.epoch_changes.At({cause}).value(); }
 
   CountingWaker waker_;
   protocol::MetricsRegistry registry_{{}};
-  coordinator::CoordinatorMetrics metrics_{registry_};
+  coordinator::CoordinatorMetrics metrics_{registry_, 1};
   coordinator::FrontDoorQueue door_{{.queued_requests_max = 8, .queued_tokens_max = 100}, waker_};
   std::atomic<bool> drained_ = false;
   coordinator::ControlLoop loop_{Options(), door_, metrics_, drained_};
@@ -203,8 +201,8 @@ TEST_F(ControlLoopTest, ARequestBecomesDeltasInOrder) {
   EXPECT_EQ(client->tokens, alone);
   EXPECT_EQ(client->last.finish, FinishReason::kLength);
   EXPECT_EQ(client->last.num_steps, 4U);
-  EXPECT_EQ(metrics_.prompt_tokens.value(), 3);
-  EXPECT_EQ(metrics_.generation_tokens.value(), 4);
+  EXPECT_EQ(metrics_.engines[0].prompt_tokens.value(), 3);
+  EXPECT_EQ(metrics_.engines[0].generation_tokens.value(), 4);
 }
 
 TEST_F(ControlLoopTest, AStopTokenIsNamed) {
@@ -443,7 +441,7 @@ TEST_F(ControlLoopTest, TheQueueIsBounded) {
   Idle();
   EXPECT_EQ(door_.waiting_requests(), 4U) << "four run, four wait";
   Idle();
-  EXPECT_EQ(metrics_.requests_running.value(), 4);
+  EXPECT_EQ(metrics_.engines[0].requests_running.value(), 4);
   const auto plan = TakePlan();
   Receive(Worker(1), epoch_, fake_.Run(*plan));
   RunAll();

@@ -15,18 +15,17 @@ protocol::RegisterWorker Registration() {
 
 protocol::ActorId Worker(uint32_t node) { return {protocol::NodeId(node), 0}; }
 
-protocol::GroupFormed Formed(const GroupMember& member) {
-  return {member.group, member.rank, member.epoch};
+protocol::GroupFormed Formed(const WorkerGroup& group) {
+  return {group.group, group.ranks.front().rank, group.epoch};
 }
 
 TEST(WorkerTable, RefusesAnotherProtocolWithBothVersions) {
-  WorkerTable table(protocol::Term(1));
+  WorkerTable table(protocol::Term(1), 1);
   protocol::RegisterWorker registration = Registration();
   registration.protocol_version = protocol::kProtocolVersion + 6;
   const absl::Status status = table.Register(Worker(3), registration);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(status.message(),
-            "worker 3 speaks protocol 7 (build 0.1.0), this coordinator 1");
+  EXPECT_EQ(status.message(), "worker 3 speaks protocol 7 (build 0.1.0), this coordinator 1");
   EXPECT_EQ(table.num_workers(), 0U);
 }
 
@@ -34,7 +33,7 @@ TEST(WorkerTable, RefusesAnEmptyGeometry) {
   for (auto field : {&protocol::CacheGeometry::block_tokens, &protocol::CacheGeometry::num_blocks,
                      &protocol::CacheGeometry::num_slots, &protocol::CacheGeometry::max_rows,
                      &protocol::CacheGeometry::max_model_len}) {
-    WorkerTable table(protocol::Term(1));
+    WorkerTable table(protocol::Term(1), 1);
     protocol::RegisterWorker registration = Registration();
     registration.geometry.*field = 0;
     EXPECT_EQ(table.Register(Worker(1), registration).message(),
@@ -43,54 +42,98 @@ TEST(WorkerTable, RefusesAnEmptyGeometry) {
 }
 
 TEST(WorkerTable, ARefusedRegistrationForgetsTheEarlierOne) {
-  WorkerTable table(protocol::Term(1));
+  WorkerTable table(protocol::Term(1), 1);
   ASSERT_TRUE(table.Register(Worker(1), Registration()).ok());
   protocol::RegisterWorker other = Registration();
   other.protocol_version = 9;
   EXPECT_FALSE(table.Register(Worker(1), other).ok());
-  EXPECT_FALSE(table.Form().has_value());
+  EXPECT_EQ(table.Form(), nullptr);
 }
 
 TEST(WorkerTable, FormsWithTheFirstWorkerAndANewEpoch) {
-  WorkerTable table(protocol::Term(3));
-  EXPECT_FALSE(table.Form().has_value());
+  WorkerTable table(protocol::Term(3), 1);
+  EXPECT_EQ(table.Form(), nullptr);
   ASSERT_TRUE(table.Register(Worker(2), Registration()).ok());
   ASSERT_TRUE(table.Register(Worker(1), Registration()).ok());
-  const auto first = table.Form();
-  ASSERT_TRUE(first.has_value());
-  EXPECT_EQ(first->worker, Worker(1));
+  const WorkerGroup* first = table.Form();
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(first->group, protocol::GroupId(0));
+  ASSERT_EQ(first->ranks.size(), 1U);
+  EXPECT_EQ(first->ranks[0].worker, Worker(1));
+  EXPECT_EQ(first->ranks[0].rank, protocol::RankId(0));
   EXPECT_EQ(first->epoch.value(), (uint64_t{3} << 32) + 1);
-  EXPECT_FALSE(first->formed);
-  const auto second = table.Form();
-  EXPECT_EQ(second->epoch.value(), (uint64_t{3} << 32) + 2);
+  EXPECT_FALSE(first->formed());
+  EXPECT_EQ(table.num_spares(), 1U);
+  EXPECT_EQ(table.Form(), nullptr) << "it has its worker";
+  table.Dissolve(protocol::GroupId(0));
+  EXPECT_EQ(table.Form()->epoch.value(), (uint64_t{3} << 32) + 2);
   EXPECT_EQ(table.registration(Worker(1)), Registration());
 }
 
+TEST(WorkerTable, EachWorkerServesItsGroupInWhateverOrderTheyCome) {
+  WorkerTable table(protocol::Term(1), 3);
+  for (const uint32_t node : {3U, 1U, 2U}) {
+    ASSERT_TRUE(table.Register(Worker(node), Registration()).ok());
+    const WorkerGroup* group = table.Form();
+    ASSERT_NE(group, nullptr);
+    EXPECT_EQ(group->group, protocol::GroupId(node - 1));
+    EXPECT_EQ(group->ranks[0].worker, Worker(node));
+    EXPECT_EQ(table.Form(), nullptr);
+    EXPECT_EQ(table.Find(Worker(node)), group);
+  }
+  EXPECT_EQ(table.num_workers(), 3U);
+  EXPECT_EQ(table.num_spares(), 0U);
+}
+
+TEST(WorkerTable, ASpareServesAnyGroupWhoseWorkerIsMissing) {
+  WorkerTable table(protocol::Term(1), 2);
+  for (const uint32_t node : {1U, 2U, 3U}) {
+    ASSERT_TRUE(table.Register(Worker(node), Registration()).ok());
+  }
+  ASSERT_NE(table.Form(), nullptr);
+  ASSERT_NE(table.Form(), nullptr);
+  EXPECT_EQ(table.num_spares(), 1U);
+  EXPECT_EQ(table.Remove(Worker(2)), protocol::GroupId(1));
+  const WorkerGroup* group = table.Form();
+  ASSERT_NE(group, nullptr);
+  EXPECT_EQ(group->group, protocol::GroupId(1));
+  EXPECT_EQ(group->ranks[0].worker, Worker(3)) << "its own group, 0, has its worker";
+  // The worker that returns is the spare now.
+  ASSERT_TRUE(table.Register(Worker(2), Registration()).ok());
+  EXPECT_EQ(table.Form(), nullptr);
+  EXPECT_EQ(table.Find(Worker(2)), nullptr);
+}
+
 TEST(WorkerTable, ConfirmsTheMemberOnce) {
-  WorkerTable table(protocol::Term(1));
+  WorkerTable table(protocol::Term(1), 2);
   ASSERT_TRUE(table.Register(Worker(1), Registration()).ok());
-  const GroupMember old = *table.Form();
-  const GroupMember member = *table.Form();
-  EXPECT_FALSE(table.Confirm(Worker(1), Formed(old))) << "an earlier epoch";
-  EXPECT_FALSE(table.Confirm(Worker(2), Formed(member))) << "another worker";
-  EXPECT_TRUE(table.Confirm(Worker(1), Formed(member)));
-  EXPECT_TRUE(table.member()->formed);
-  EXPECT_FALSE(table.Confirm(Worker(1), Formed(member))) << "a second time";
-  table.Dissolve();
-  EXPECT_FALSE(table.Confirm(Worker(1), Formed(member)));
+  const WorkerGroup old = *table.Form();
+  table.Dissolve(protocol::GroupId(0));
+  const WorkerGroup group = *table.Form();
+  EXPECT_EQ(table.Confirm(Worker(1), Formed(old)), nullptr) << "an earlier epoch";
+  EXPECT_EQ(table.Confirm(Worker(2), Formed(group)), nullptr) << "another worker";
+  const WorkerGroup* formed = table.Confirm(Worker(1), Formed(group));
+  ASSERT_NE(formed, nullptr);
+  EXPECT_TRUE(formed->formed());
+  EXPECT_EQ(table.Confirm(Worker(1), Formed(group)), nullptr) << "a second time";
+  table.Dissolve(protocol::GroupId(0));
+  EXPECT_EQ(table.Confirm(Worker(1), Formed(group)), nullptr);
+  EXPECT_FALSE(table.group(protocol::GroupId(0)).has_value());
   EXPECT_EQ(table.num_workers(), 1U);
 }
 
-TEST(WorkerTable, RemovingTheMemberEndsTheGroup) {
-  WorkerTable table(protocol::Term(1));
-  ASSERT_TRUE(table.Register(Worker(1), Registration()).ok());
-  ASSERT_TRUE(table.Register(Worker(2), Registration()).ok());
-  ASSERT_TRUE(table.Form().has_value());
-  EXPECT_FALSE(table.Remove(Worker(2)));
-  EXPECT_TRUE(table.member().has_value());
-  EXPECT_TRUE(table.Remove(Worker(1)));
-  EXPECT_FALSE(table.member().has_value());
-  EXPECT_FALSE(table.Remove(Worker(1)));
+TEST(WorkerTable, RemovingAMemberEndsItsGroupAlone) {
+  WorkerTable table(protocol::Term(1), 2);
+  for (const uint32_t node : {1U, 2U, 3U}) {
+    ASSERT_TRUE(table.Register(Worker(node), Registration()).ok());
+  }
+  ASSERT_NE(table.Form(), nullptr);
+  ASSERT_NE(table.Form(), nullptr);
+  EXPECT_EQ(table.Remove(Worker(3)), std::nullopt) << "a spare";
+  EXPECT_EQ(table.Remove(Worker(1)), protocol::GroupId(0));
+  EXPECT_FALSE(table.group(protocol::GroupId(0)).has_value());
+  EXPECT_TRUE(table.group(protocol::GroupId(1)).has_value());
+  EXPECT_EQ(table.Remove(Worker(1)), std::nullopt);
 }
 
 }  // namespace

@@ -70,8 +70,8 @@ int main(int argc, char** argv) {
   auto watch = skein::protocol::SignalWatch::Create([&](int count) {
     if (count == 1 && !behavior.contains("ignore_term")) stop.set_value();
   });
-  auto guard = skein::protocol::ParentGuard::Create(static_cast<int>(
-      std::strtol(loaded->program_flags.at("supervisor-fd").c_str(), nullptr, 10)));
+  auto guard =
+      skein::protocol::ParentGuard::Create(static_cast<int>(loaded->FlagOr("supervisor-fd", -1)));
   if (!watch.ok() || !guard.ok()) return 70;
   std::printf("%s pid=%d started\n", coordinator ? "coordinator" : "worker", ::getpid());
   std::fflush(stdout);

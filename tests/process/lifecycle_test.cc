@@ -108,6 +108,25 @@ TEST(LifecycleTest, AWorkerThatFailsTooOftenLeavesTheCoordinatorUp) {
   EXPECT_EQ(CountProgram(tree, "skein-worker"), 0);
 }
 
+TEST(LifecycleTest, EachOfSeveralWorkersIsStartedAgainForItself) {
+  ProcessTree tree(kPrograms);
+  tree.SetBehavior("skein-worker", "helpers");
+  tree.Start({"serve", kModel, "-dp", "3"});
+  ASSERT_TRUE(WaitReady(tree)) << tree.output();
+  ASSERT_TRUE(tree.WaitForOutput("worker.1: ready worker", kLimit)) << tree.output();
+  ASSERT_TRUE(tree.WaitForOutput("worker.2: ready worker", kLimit)) << tree.output();
+  EXPECT_THAT(tree.output(), HasSubstr("  workers      3, a group each; threads "));
+  EXPECT_EQ(CountProgram(tree, "skein-worker"), 9) << "three workers with two helpers each";
+  tree.SetBehavior("skein-worker", "");
+  EXPECT_TRUE(tree.KillOldest("skein-worker"));
+  ASSERT_TRUE(tree.WaitForOutput("end=\"signal 9 (Killed)\"", kLimit)) << tree.output();
+  EXPECT_TRUE(tree.WaitUntil([&] { return CountProgram(tree, "skein-worker") == 7; }, kLimit));
+  EXPECT_EQ(CountProgram(tree, "skein-coordinator"), 1);
+  tree.Signal(SIGTERM);
+  EXPECT_EQ(tree.WaitForExit(kLimit), 0) << tree.output();
+  EXPECT_TRUE(tree.WaitUntil([&] { return tree.Alive().empty(); }, absl::Seconds(1)));
+}
+
 TEST(LifecycleTest, ARefusalAtStartEndsTheNodeWithItsCode) {
   for (const int code : {65, 78}) {
     ProcessTree tree(kPrograms);
@@ -148,7 +167,8 @@ void RunKillRound(uint32_t seed, absl::Duration& clear_max) {
   std::mt19937 random(seed);
   ProcessTree tree(kPrograms);
   tree.SetBehavior("skein-worker", "helpers");
-  tree.Start({"serve", kModel, "--restart-backoff-min", "0.01"});
+  tree.Start(
+      {"serve", kModel, "--restart-backoff-min", "0.01", "-dp", std::to_string(1 + random() % 2)});
   const auto victims = 1 + random() % 7;
   if (random() % 2 == 0) {
     ASSERT_TRUE(WaitReady(tree)) << tree.output();

@@ -247,9 +247,12 @@ bool LiveServer::WaitForMetric(std::string_view name, double value) const {
   return WaitUntil([&] { return Metric(name) == value; });
 }
 
-ProcessHandle LiveServer::Find(std::string_view program) const {
+ProcessHandle LiveServer::Find(std::string_view program, std::string_view argument) const {
   for (const Found& process : FindProcesses(directory_)) {
-    if (ProgramOf(process.command) == program) return ProcessHandle(process.pid);
+    if (ProgramOf(process.command) != program) continue;
+    if (argument.empty() || process.command.find(Concat(" ", argument, " ")) != std::string::npos) {
+      return ProcessHandle(process.pid);
+    }
   }
   return ProcessHandle();
 }

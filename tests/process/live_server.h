@@ -68,8 +68,9 @@ class LiveServer {
   bool WaitForMetric(std::string_view name, double value) const;
 
   const ProcessHandle& skein() const { return skein_; }
-  // The oldest process of ours that runs this program; not valid when there is none.
-  ProcessHandle Find(std::string_view program) const;
+  // The oldest process of ours that runs this program, with this argument unless it is empty; not
+  // valid when there is none.
+  ProcessHandle Find(std::string_view program, std::string_view argument = {}) const;
   // The command lines of our processes that are alive.
   std::vector<std::string> Alive() const;
   // The exit status of skein, or minus its signal; -1000 when it did not end in time.

@@ -178,7 +178,7 @@ void PrintTo(const ServingFlags& flags, std::ostream* out) { *out << flags.name;
 
 class ServingFlagsTest : public ::testing::TestWithParam<ServingFlags> {};
 
-TEST_P(ServingFlagsTest, ChunksThreadsAndLanesChangeNoBit) {
+TEST_P(ServingFlagsTest, ChunksThreadsLanesAndWorkersChangeNoBit) {
   const std::vector<ChatAnswer> alone = AnswersAlone();
   std::vector<std::string> flags = GetParam().flags;
   flags.insert(flags.end(), {"--max-num-queued-tokens", "100000"});
@@ -203,7 +203,11 @@ INSTANTIATE_TEST_SUITE_P(
         ServingFlags{"Tokens64Threads2Lanes2",
                      {"--max-num-batched-tokens", "64", "--threads", "2", "--lanes", "2"}},
         ServingFlags{"Tokens512Threads2Lanes2",
-                     {"--max-num-batched-tokens", "512", "--threads", "2", "--lanes", "2"}}),
+                     {"--max-num-batched-tokens", "512", "--threads", "2", "--lanes", "2"}},
+        ServingFlags{"Tokens64Threads1Lanes1Workers2",
+                     {"--max-num-batched-tokens", "64", "--threads", "1", "-dp", "2"}},
+        ServingFlags{"Tokens512Threads2Lanes2Workers2",
+                     {"--threads", "2", "--lanes", "2", "--data-parallel-size", "2"}}),
     [](const auto& flags) { return flags.param.name; });
 
 // ---- refusals beside streams
@@ -292,6 +296,7 @@ TEST(ServingTest, AClientThatLeavesTheQueueIsForgotten) {
   ChatStream running(server.port(), kLongStream);
   ASSERT_TRUE(running.WaitTokens(1));
   const double prompt_tokens = server.Metric("skein_prompt_tokens_total");
+  EXPECT_GT(prompt_tokens, 0);
   for (const Streaming streaming : {Streaming::kNo, Streaming::kYes}) {
     RawConnection waiting(server.port());
     waiting.Send(RawRequest(kLongStream, streaming));
@@ -300,7 +305,7 @@ TEST(ServingTest, AClientThatLeavesTheQueueIsForgotten) {
     EXPECT_TRUE(server.WaitForMetric("skein_requests_waiting", 0));
   }
   EXPECT_EQ(server.Metric("skein_client_disconnects_total"), 2);
-  EXPECT_GT(server.Metric("skein_prompt_tokens_total"), prompt_tokens) << "both were admitted";
+  EXPECT_EQ(server.Metric("skein_prompt_tokens_total"), prompt_tokens) << "neither had a step";
   EXPECT_FALSE(running.ended()) << "all of this happened beside it";
   EXPECT_EQ(running.Join(), undisturbed);
   EXPECT_EQ(server.Metric("skein_generation_tokens_total"), 2 * 800) << "none for nobody";

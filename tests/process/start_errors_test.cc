@@ -1,6 +1,7 @@
 // What cannot be served is refused before serving starts: the exit status and a text on standard
 // error that names the file, tensor or key.
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -105,6 +106,7 @@ TEST(StartErrorsTest, Flags) {
        {"--max-model-length: unknown flag; did you mean --max-model-len?"}},
       {{"--max-num-seqs", "many"}, kUsage, {"--max-num-seqs: \"many\""}},
       {{"--max-num-seqs", "0"}, kUsage, {"--max-num-seqs"}},
+      {{"-dp", "65"}, kUsage, {"--data-parallel-size: 65 is out of range; give an integer from 1"}},
       {{"--backend", "gpu9"}, kConfiguration, {"worker.backend (--backend): \"gpu9\""}},
       {{"--kernels", "linear=gpu9"},
        kConfiguration,
@@ -143,6 +145,30 @@ TEST(StartErrorsTest, ConfigurationFiles) {
     const std::string file = server.directory() + "/skein.yaml";
     std::ofstream(file) << test.text;
     ExpectRefused(server, {"--config", file}, kConfiguration, {file + test.error});
+  }
+}
+
+// Flags that only the supervisor gives are no less strict.
+TEST(StartErrorsTest, InternalFlagsThatAreNoNumbers) {
+  const struct {
+    std::string command;
+    std::string flag;
+  } cases[] = {{"coordinator", "term"},
+               {"coordinator", "supervisor-fd"},
+               {"worker", "incarnation"},
+               {"worker", "worker-index"}};
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.command + " " + test.flag);
+    const LiveServer place;
+    const std::string errors = place.directory() + "/errors";
+    const std::string line = std::string(SKEIN_PROGRAM_DIRECTORY "/skein ") + test.command + " --" +
+                             test.flag + "=abc --model deploy/models/tiny-v41 2>" + errors;
+    const int status = std::system(line.c_str());
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), kUsage);
+    std::stringstream text;
+    text << std::ifstream(errors).rdbuf();
+    EXPECT_THAT(text.str(), HasSubstr("--" + test.flag + ": \"abc\" is not an integer"));
   }
 }
 

@@ -137,8 +137,34 @@ TEST(ConfigTest, ProgramFlagsAreHandedOn) {
   options.program_flags = {"supervisor-fd"};
   const auto loaded = Load({"--supervisor-fd", "7"}, options);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
-  EXPECT_EQ(loaded->program_flags.at("supervisor-fd"), "7");
+  EXPECT_EQ(loaded->FlagOr("supervisor-fd", -1), 7);
+  EXPECT_EQ(loaded->FlagOr("term", 5), 5);
   EXPECT_FALSE(Load({"--supervisor-fd", "7"}).ok());
+}
+
+TEST(ConfigTest, ProgramFlagsAreIntegers) {
+  LoadOptions options = ServeOptions();
+  options.program_flags = {"term"};
+  for (const std::string value : {"abc", "-1", "", "1.5", "9999999999999999999"}) {
+    const auto loaded = Load({"--term=" + value}, options);
+    ASSERT_FALSE(loaded.ok()) << value;
+    EXPECT_EQ(ConfigExitCode(loaded.status()), 64);
+    EXPECT_THAT(std::string(StatusText(loaded.status())),
+                HasSubstr("--term: \"" + value + "\" is not an integer from 0 on"));
+  }
+}
+
+TEST(ConfigTest, DataParallelSizeHasItsShortForm) {
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           {"-dp", "3"}, {"-dp=3"}, {"--data-parallel-size", "3"}, {"--data-parallel-size=3"}}) {
+    const auto loaded = Load(arguments);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_EQ(loaded->config.scheduler.data_parallel_size, 3);
+  }
+  const auto zero = Load({"-dp", "0"});
+  EXPECT_THAT(std::string(StatusText(zero.status())),
+              HasSubstr("--data-parallel-size: 0 is out of range; give an integer from 1 to 64"));
+  EXPECT_FALSE(Load({"-d", "2"}).ok());
 }
 
 TEST(ConfigTest, WorkersTakeNoAutoAndNeedAModel) {

@@ -37,8 +37,7 @@ TEST(Admission, RefusesMoreTokensThanItsBound) {
   EXPECT_TRUE(admission.Check(2).ok());
   const absl::Status status = admission.Check(3);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(status.message(),
-            "queue_tokens: 6 prompt tokens wait, 3 more exceed the limit of 8");
+  EXPECT_EQ(status.message(), "queue_tokens: 6 prompt tokens wait, 3 more exceed the limit of 8");
 }
 
 TEST(Admission, AnEmptyLineTakesAPromptBeyondTheTokenBound) {

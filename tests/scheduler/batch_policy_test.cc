@@ -1,9 +1,9 @@
 // Chunk lengths within the budget, block counts, and the choice of whom to preempt.
 #include "scheduler/batch_policy.h"
 
-#include <gtest/gtest.h>
-
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace skein::scheduler {
 namespace {

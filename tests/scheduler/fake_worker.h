@@ -103,8 +103,8 @@ class FakeWorker {
   protocol::RowSummary Sample(const Slot& slot) {
     std::vector<int32_t> prefix;
     for (uint32_t at = 0; at < slot.length; ++at) {
-      const Cell cell = cache_[{slot.blocks[at / geometry_.block_tokens],
-                                at % geometry_.block_tokens}];
+      const Cell cell =
+          cache_[{slot.blocks[at / geometry_.block_tokens], at % geometry_.block_tokens}];
       if (cell.sequence != slot.sequence.value()) Note("a block was overwritten");
       prefix.push_back(cell.token);
     }

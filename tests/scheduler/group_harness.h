@@ -1,9 +1,7 @@
-// A GroupScheduler with a FakeWorker behind it: every call is followed by CheckInvariants, every
-// delta is kept per sequence. Owns both. Thread: the test's.
-// Must never: change state of the scheduler past its interface.
+// A ClusterScheduler with a FakeWorker behind each group: every call is followed by
+// CheckInvariants, every delta is kept per sequence. Owns all. Thread: the test's. Must never:
+// change state of the scheduler past its interface.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <map>
 #include <optional>
@@ -11,7 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/group_scheduler.h"
+#include <gtest/gtest.h>
+
+#include "scheduler/cluster_scheduler.h"
 #include "scheduler/invariants.h"
 #include "tests/scheduler/fake_worker.h"
 
@@ -26,6 +26,7 @@ struct HarnessSetup {
   uint32_t max_model_len = 64;
   uint32_t queued_requests_max = 100;
   uint64_t queued_tokens_max = 10'000;
+  uint32_t groups = 1;
 };
 
 inline scheduler::SchedulerLimits LimitsOf(const HarnessSetup& setup) {
@@ -55,17 +56,20 @@ struct Outcome {
 class GroupHarness {
  public:
   explicit GroupHarness(const HarnessSetup& setup)
-      : setup_(setup), scheduler_(LimitsOf(setup)), pending_(setup.lanes) {}
+      : setup_(setup),
+        scheduler_(LimitsOf(setup), setup.groups),
+        workers_(setup.groups),
+        pending_(setup.groups, std::vector<std::optional<protocol::StepResult>>(setup.lanes)) {}
 
-  void Start(uint64_t epoch = 1) {
-    worker_.Restart(GeometryOf(setup_));
-    Take(scheduler_.StartEpoch(protocol::GroupId(0), protocol::RankId(0), protocol::Epoch(epoch),
-                               GeometryOf(setup_)));
+  void Start(uint64_t epoch = 1, uint32_t group = 0) {
+    workers_[group].Restart(GeometryOf(setup_));
+    Take(scheduler_.StartEpoch(protocol::GroupId(group), protocol::RankId(0),
+                               protocol::Epoch(epoch), GeometryOf(setup_)));
     Check("StartEpoch");
   }
-  void Abort() {
-    Take(scheduler_.AbortInflight(scheduler::AbortCause::kWorkerLost));
-    for (auto& result : pending_) result.reset();
+  void Abort(uint32_t group = 0, scheduler::AbortCause cause = scheduler::AbortCause::kWorkerLost) {
+    Take(scheduler_.AbortInflight(protocol::GroupId(group), cause));
+    for (auto& result : pending_[group]) result.reset();
     Check("AbortInflight");
   }
   void Resize(uint32_t num_blocks, uint32_t max_model_len) {
@@ -97,43 +101,63 @@ class GroupHarness {
   }
 
   // Plans a lane and lets the worker run it; the result waits for Deliver.
-  std::optional<protocol::StepPlan> Plan(uint32_t lane = 0) {
-    std::optional<protocol::StepPlan> plan = scheduler_.PlanStep(lane);
+  std::optional<protocol::StepPlan> Plan(uint32_t lane = 0, uint32_t group = 0) {
+    std::optional<protocol::StepPlan> plan = scheduler_.PlanStep(protocol::GroupId(group), lane);
     Check("PlanStep");
-    if (plan) pending_[lane] = worker_.Run(*plan);
-    EXPECT_EQ(worker_.defect(), "");
+    if (plan) pending_[group][lane] = workers_[group].Run(*plan);
+    EXPECT_EQ(workers_[group].defect(), "");
     return plan;
   }
-  bool waiting(uint32_t lane) const { return pending_[lane].has_value(); }
-  const protocol::StepResult& result(uint32_t lane = 0) const { return *pending_[lane]; }
-  absl::Status Deliver(uint32_t lane = 0) {
-    const protocol::StepResult result = *std::exchange(pending_[lane], std::nullopt);
-    return Commit(result);
+  bool waiting(uint32_t lane, uint32_t group = 0) const {
+    return pending_[group][lane].has_value();
   }
-  absl::Status Commit(const protocol::StepResult& result) {
-    absl::StatusOr<scheduler::StepCommit> commit = scheduler_.CommitStep(result);
+  const protocol::StepResult& result(uint32_t lane = 0, uint32_t group = 0) const {
+    return *pending_[group][lane];
+  }
+  absl::Status Deliver(uint32_t lane = 0, uint32_t group = 0) {
+    const protocol::StepResult result = *std::exchange(pending_[group][lane], std::nullopt);
+    return Commit(result, group);
+  }
+  absl::Status Commit(const protocol::StepResult& result, uint32_t group = 0) {
+    scheduler::StepCommit commit;
+    const absl::Status status = scheduler_.CommitStep(protocol::GroupId(group), result, commit);
     Check("CommitStep");
-    if (!commit.ok()) return commit.status();
-    EXPECT_EQ(commit->lane, result.lane);
-    Take(std::move(commit->deltas));
-    return absl::OkStatus();
+    if (!status.ok()) return status;
+    EXPECT_EQ(commit.lane, result.lane);
+    for (const scheduler::SequenceDelta& delta : commit.deltas) {
+      for (const scheduler::CommittedToken& token : commit.TokensOf(delta)) {
+        outcomes_[delta.sequence.value()].tokens.push_back(token.token);
+      }
+    }
+    Take(commit.deltas);
+    return status;
   }
-  // Runs every lane until nothing can be planned; false if that takes more than `steps` steps.
+  // Runs every lane of every group until nothing can be planned; false if that takes more than
+  // `steps` steps.
   bool Finish(int steps = 1000) {
     for (int i = 0; i < steps; ++i) {
       bool any = false;
-      for (uint32_t lane = 0; lane < setup_.lanes; ++lane) {
-        if (!waiting(lane)) continue;
-        EXPECT_TRUE(Deliver(lane).ok());
-        any = true;
+      for (uint32_t group = 0; group < setup_.groups; ++group) {
+        for (uint32_t lane = 0; lane < setup_.lanes; ++lane) {
+          if (!waiting(lane, group)) continue;
+          EXPECT_TRUE(Deliver(lane, group).ok());
+          any = true;
+        }
       }
-      for (uint32_t lane = 0; lane < setup_.lanes; ++lane) any = Plan(lane).has_value() || any;
+      for (uint32_t group = 0; group < setup_.groups; ++group) {
+        for (uint32_t lane = 0; lane < setup_.lanes; ++lane) {
+          any = Plan(lane, group).has_value() || any;
+        }
+      }
       if (!any) return scheduler_.empty();
     }
     return false;
   }
 
-  scheduler::GroupScheduler& scheduler() { return scheduler_; }
+  scheduler::ClusterScheduler& scheduler() { return scheduler_; }
+  const scheduler::GroupScheduler& group(uint32_t group = 0) const {
+    return scheduler_.group(protocol::GroupId(group));
+  }
   const Outcome& outcome(uint64_t id) { return outcomes_[id]; }
   uint32_t max_model_len() const { return setup_.max_model_len; }
   std::vector<int32_t> Alone(uint64_t id, size_t prompt, int32_t generated) const {
@@ -147,13 +171,10 @@ class GroupHarness {
     const absl::Status status = scheduler::CheckInvariants(scheduler_);
     EXPECT_TRUE(status.ok()) << "after " << after << ": " << status;
   }
-  void Take(std::vector<scheduler::SequenceDelta> deltas) {
-    for (scheduler::SequenceDelta& delta : deltas) {
+  void Take(const std::vector<scheduler::SequenceDelta>& deltas) {
+    for (const scheduler::SequenceDelta& delta : deltas) {
       Outcome& outcome = outcomes_[delta.sequence.value()];
       EXPECT_FALSE(outcome.over()) << "sequence " << delta.sequence << " goes on after its end";
-      for (const scheduler::CommittedToken& token : delta.tokens) {
-        outcome.tokens.push_back(token.token);
-      }
       outcome.ended = delta.ended;
       outcome.error = delta.error;
       outcome.cancelled = delta.cancelled;
@@ -162,9 +183,9 @@ class GroupHarness {
   }
 
   HarnessSetup setup_;
-  scheduler::GroupScheduler scheduler_;
-  FakeWorker worker_;
-  std::vector<std::optional<protocol::StepResult>> pending_;
+  scheduler::ClusterScheduler scheduler_;
+  std::vector<FakeWorker> workers_;                                        // by group
+  std::vector<std::vector<std::optional<protocol::StepResult>>> pending_;  // by group and lane
   std::map<uint64_t, Outcome> outcomes_;
 };
 

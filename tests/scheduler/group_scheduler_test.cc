@@ -68,7 +68,7 @@ TEST(GroupScheduler, PlansNameTheEpochAndCountSteps) {
 }
 
 TEST(GroupScheduler, ThePlanCarriesTheSampling) {
-  scheduler::GroupScheduler scheduler(LimitsOf({}));
+  scheduler::ClusterScheduler scheduler(LimitsOf({}), 1);
   scheduler.StartEpoch(protocol::GroupId(0), protocol::RankId(0), protocol::Epoch(1),
                        GeometryOf({}));
   scheduler::NewSequence sequence;
@@ -83,7 +83,8 @@ TEST(GroupScheduler, ThePlanCarriesTheSampling) {
                        .has_seed = true,
                        .num_top_logprobs = 4};
   ASSERT_TRUE(scheduler.AddSequence(sequence).ok());
-  const protocol::RowSampling sampling = scheduler.PlanStep(0)->sequences[0].sampling;
+  const protocol::RowSampling sampling =
+      scheduler.PlanStep(protocol::GroupId(0), 0)->sequences[0].sampling;
   EXPECT_EQ(sampling, (protocol::RowSampling{0.5F, 0.25F, 0.125F, 9, 1234567890123ULL, 4}));
 }
 
@@ -149,8 +150,8 @@ TEST(GroupScheduler, PreemptsTheLastServedWhenBlocksRunOut) {
   ASSERT_TRUE(harness.Deliver().ok());
   // Token 5 of sequence 1 needs the second block, which sequence 2 holds.
   EXPECT_THAT(Ids(*harness.Plan()), ElementsAre(1U));
-  EXPECT_EQ(harness.scheduler().counters().preemptions, 1U);
-  EXPECT_EQ(harness.scheduler().counters().preempted_tokens, 4U);
+  EXPECT_EQ(harness.group().counters().preemptions, 1U);
+  EXPECT_EQ(harness.group().counters().preempted_tokens, 4U);
   EXPECT_EQ(harness.scheduler().num_queued(), 1U);
   EXPECT_TRUE(harness.Finish());
   EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 3, 5));
@@ -165,7 +166,7 @@ TEST(GroupScheduler, ANewcomerPushesNobodyOut) {
   ASSERT_TRUE(harness.Deliver().ok());
   ASSERT_TRUE(harness.AddSimple(2, 3, 1, -9).ok());
   EXPECT_THAT(Ids(*harness.Plan()), ElementsAre(1U));
-  EXPECT_EQ(harness.scheduler().counters().preemptions, 0U);
+  EXPECT_EQ(harness.group().counters().preemptions, 0U);
   EXPECT_TRUE(harness.Finish());
   EXPECT_EQ(harness.outcome(2).tokens, harness.Alone(2, 3, 1));
 }
@@ -179,8 +180,8 @@ TEST(GroupScheduler, StopTokensEndASequenceAndFreeItsBlocks) {
   const auto first = std::find(alone.begin(), alone.end(), alone[2]) + 1;
   EXPECT_EQ(harness.outcome(1).tokens, std::vector<int32_t>(alone.begin(), first));
   EXPECT_EQ(harness.outcome(1).ended, EndReason::kStopToken);
-  EXPECT_EQ(harness.scheduler().block_pool()->num_free(), 64U);
-  EXPECT_EQ(harness.scheduler().num_free_slots(), 4U);
+  EXPECT_EQ(harness.group().block_pool()->num_free(), 64U);
+  EXPECT_EQ(harness.group().num_free_slots(), 4U);
 }
 
 TEST(GroupScheduler, MinTokensKeepsAStopTokenInTheText) {
@@ -240,7 +241,7 @@ TEST(GroupScheduler, CancelsQueuedRunningAndInFlight) {
   EXPECT_TRUE(harness.Cancel(2)) << "running between steps: gone at once";
   EXPECT_FALSE(harness.Cancel(99)) << "unknown";
   EXPECT_TRUE(harness.scheduler().empty());
-  EXPECT_EQ(harness.scheduler().block_pool()->num_free(), 64U);
+  EXPECT_EQ(harness.group().block_pool()->num_free(), 64U);
   EXPECT_FALSE(harness.Plan().has_value());
 }
 
@@ -257,8 +258,8 @@ TEST(GroupScheduler, AnEndedEpochReplaysFromTheTokens) {
   EXPECT_FALSE(harness.Cancel(2));
   harness.Abort();
   EXPECT_TRUE(harness.outcome(2).cancelled);
-  EXPECT_FALSE(harness.scheduler().has_epoch());
-  EXPECT_EQ(harness.scheduler().counters().replays, 1U);
+  EXPECT_FALSE(harness.group().has_epoch());
+  EXPECT_EQ(harness.group().counters().replays, 1U);
   EXPECT_FALSE(harness.Plan().has_value()) << "no epoch runs";
   harness.Start(2);
   const auto plan = harness.Plan();
@@ -365,11 +366,13 @@ TEST(GroupSchedulerDeathTest, AnEpochInsideAnotherIsABug) {
 // Aim: a sequence whose step always fails ends with an error after three tries, alone; the
 // sequences that shared its first step run on.
 TEST(GroupScheduler, AStepThatAlwaysFailsEndsItsSequenceAlone) {
-  scheduler::GroupScheduler group(
+  scheduler::ClusterScheduler group(
       {.max_num_seqs = 4,
        .max_num_batched_tokens = 64,
        .lanes = 1,
-       .admission = {.queued_requests_max = 8, .queued_tokens_max = 64}});
+       .admission = {.queued_requests_max = 8, .queued_tokens_max = 64}},
+      1);
+  const protocol::GroupId only(0);
   const protocol::CacheGeometry geometry{
       .block_tokens = 4, .num_blocks = 32, .num_slots = 4, .max_rows = 64, .max_model_len = 32};
   const protocol::SequenceId poison(7);
@@ -384,18 +387,18 @@ TEST(GroupScheduler, AStepThatAlwaysFailsEndsItsSequenceAlone) {
   std::vector<scheduler::SequenceDelta> ended;
   std::vector<size_t> failed_sizes;
   for (int step = 0; step < 40 && !group.empty(); ++step) {
-    if (!group.has_epoch()) {
+    if (!group.has_epoch(only)) {
       group.StartEpoch(protocol::GroupId(0), protocol::RankId(0), protocol::Epoch(++epoch),
                        geometry);
     }
-    const auto plan = group.PlanStep(0);
+    const auto plan = group.PlanStep(only, 0);
     ASSERT_TRUE(plan.has_value());
     const bool fails = std::any_of(plan->sequences.begin(), plan->sequences.end(),
                                    [&](const auto& part) { return part.sequence == poison; });
     if (fails) {
       failed_sizes.push_back(plan->sequences.size());
       for (scheduler::SequenceDelta& gone :
-           group.AbortInflight(scheduler::AbortCause::kStepFailed)) {
+           group.AbortInflight(only, scheduler::AbortCause::kStepFailed)) {
         ended.push_back(std::move(gone));
       }
       ASSERT_TRUE(scheduler::CheckInvariants(group).ok());
@@ -410,9 +413,9 @@ TEST(GroupScheduler, AStepThatAlwaysFailsEndsItsSequenceAlone) {
       if (part.sample) summary.rows.emplace_back().plain_token = 5;
       result.sequences.push_back(summary);
     }
-    const auto commit = group.CommitStep(result);
-    ASSERT_TRUE(commit.ok()) << commit.status();
-    for (const scheduler::SequenceDelta& delta : commit->deltas) {
+    scheduler::StepCommit commit;
+    ASSERT_TRUE(group.CommitStep(only, result, commit).ok());
+    for (const scheduler::SequenceDelta& delta : commit.deltas) {
       if (delta.ended) ended.push_back(delta);
     }
     ASSERT_TRUE(scheduler::CheckInvariants(group).ok());

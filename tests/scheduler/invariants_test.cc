@@ -2,10 +2,10 @@
 // state behind const pointers, so that a test can break them.
 #include "scheduler/invariants.h"
 
+#include <functional>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <functional>
 
 #include "tests/scheduler/group_harness.h"
 
@@ -18,15 +18,17 @@ using ::testing::HasSubstr;
 // Sequence 1 in flight with 3 tokens, 2 running between steps in the other lane, 3 queued.
 class BrokenState : public ::testing::Test {
  protected:
-  BrokenState() : scheduler_(LimitsOf(kSetup)) {
+  BrokenState() : scheduler_(LimitsOf(kSetup), 1) {
     scheduler_.StartEpoch(protocol::GroupId(0), protocol::RankId(0), protocol::Epoch(1),
                           GeometryOf(kSetup));
     Add(1);
     Add(2);
-    in_flight_ = *scheduler_.PlanStep(0);
+    in_flight_ = *scheduler_.PlanStep(kOnly, 0);
     FakeWorker worker;
     worker.Restart(GeometryOf(kSetup));
-    EXPECT_TRUE(scheduler_.CommitStep(worker.Run(*scheduler_.PlanStep(1))).ok());
+    scheduler::StepCommit commit;
+    EXPECT_TRUE(
+        scheduler_.CommitStep(kOnly, worker.Run(*scheduler_.PlanStep(kOnly, 1)), commit).ok());
     Add(3);
   }
 
@@ -51,8 +53,9 @@ class BrokenState : public ::testing::Test {
     EXPECT_TRUE(CheckInvariants(scheduler_).ok()) << text;
   }
 
+  static constexpr protocol::GroupId kOnly{0};
   static constexpr HarnessSetup kSetup = {.max_num_seqs = 2, .lanes = 2, .num_blocks = 6};
-  scheduler::GroupScheduler scheduler_;
+  scheduler::ClusterScheduler scheduler_;
   protocol::StepPlan in_flight_;
 };
 
@@ -63,54 +66,68 @@ TEST_F(BrokenState, AWholeStatePasses) {
 }
 
 TEST_F(BrokenState, BlocksWithWrongHoldersAreNamed) {
-  Expect(1, [](Sequence& s) { s.blocks.clear(); },
-         "scheduler invariant 1: block 0 has 1 references, tables hold 0");
-  Expect(2, [](Sequence& s) { s.blocks.emplace_back(0U); },
-         "scheduler invariant 1: block 0 has 1 references, tables hold 2");
-  Expect(3, [](Sequence& s) { s.blocks.emplace_back(5U); },
-         "scheduler invariant 1: block 5 has 0 references, tables hold 1");
+  Expect(
+      1, [](Sequence& s) { s.blocks.clear(); },
+      "scheduler invariant 1: block 0 has 1 references, tables hold 0");
+  Expect(
+      2, [](Sequence& s) { s.blocks.emplace_back(0U); },
+      "scheduler invariant 1: block 0 has 1 references, tables hold 2");
+  Expect(
+      3, [](Sequence& s) { s.blocks.emplace_back(5U); },
+      "scheduler invariant 1: block 5 has 0 references, tables hold 1");
 }
 
 TEST_F(BrokenState, SlotsAreNamed) {
-  Expect(1, [](Sequence& s) { s.slot.reset(); },
-         "scheduler invariant 2: running sequence 1 has no slot");
-  Expect(1, [](Sequence& s) { s.slot = protocol::SlotId(1); },
-         "scheduler invariant 2: slot 1 has two sequences");
+  Expect(
+      1, [](Sequence& s) { s.slot.reset(); },
+      "scheduler invariant 2: running sequence 1 has no slot");
+  Expect(
+      1, [](Sequence& s) { s.slot = protocol::SlotId(1); },
+      "scheduler invariant 2: slot 1 has two sequences");
 }
 
 TEST_F(BrokenState, CountersAreNamed) {
-  Expect(2, [](Sequence& s) { s.planned = 9; },
-         "scheduler invariant 3: sequence 2 computed 3, planned 9, has 4 tokens");
-  Expect(2, [](Sequence& s) { s.computed = 4; },
-         "scheduler invariant 3: sequence 2 computed 4, planned 3, has 4 tokens");
-  Expect(2,
-         [](Sequence& s) {
-           s.tokens.assign(9, 1);
-           s.planned = s.computed = 9;
-         },
-         "scheduler invariant 3: sequence 2 planned 9 tokens in 4");
+  Expect(
+      2, [](Sequence& s) { s.planned = 9; },
+      "scheduler invariant 3: sequence 2 computed 3, planned 9, has 4 tokens");
+  Expect(
+      2, [](Sequence& s) { s.computed = 4; },
+      "scheduler invariant 3: sequence 2 computed 4, planned 3, has 4 tokens");
+  Expect(
+      2,
+      [](Sequence& s) {
+        s.tokens.assign(9, 1);
+        s.planned = s.computed = 9;
+      },
+      "scheduler invariant 3: sequence 2 planned 9 tokens in 4");
 }
 
 TEST_F(BrokenState, QueueMembershipIsNamed) {
-  Expect(3, [](Sequence& s) { s.slot = protocol::SlotId(0); },
-         "scheduler invariant 4: queued sequence 3 holds a slot, blocks or a step");
-  Expect(3, [](Sequence& s) { s.state = scheduler::SequenceState::kRunning; },
-         "scheduler invariant 4: running sequence 3 is queued");
-  Expect(2, [](Sequence& s) { s.state = scheduler::SequenceState::kQueued; },
-         "scheduler invariant 4: queued sequence 2");
+  Expect(
+      3, [](Sequence& s) { s.slot = protocol::SlotId(0); },
+      "scheduler invariant 4: queued sequence 3 holds a slot, blocks or a step");
+  Expect(
+      3, [](Sequence& s) { s.state = scheduler::SequenceState::kRunning; },
+      "scheduler invariant 4: running sequence 3 is queued");
+  Expect(
+      2, [](Sequence& s) { s.state = scheduler::SequenceState::kQueued; },
+      "scheduler invariant 4: queued sequence 2");
 }
 
 TEST_F(BrokenState, StepsInFlightAreNamed) {
-  Expect(2, [](Sequence& s) { s.in_flight = true; },
-         "scheduler invariant 6: sequence 2 in flight 1, computed 3, planned 3");
-  Expect(1, [](Sequence& s) { s.lane = 1; },
-         "scheduler invariant 6: the step of lane 0 names sequence 1");
-  Expect(2,
-         [](Sequence& s) {
-           s.in_flight = true;
-           s.planned = 4;
-         },
-         "scheduler invariant 6: sequence 2 is in flight in no step");
+  Expect(
+      2, [](Sequence& s) { s.in_flight = true; },
+      "scheduler invariant 6: sequence 2 in flight 1, computed 3, planned 3");
+  Expect(
+      1, [](Sequence& s) { s.lane = 1; },
+      "scheduler invariant 6: the step of lane 0 names sequence 1");
+  Expect(
+      2,
+      [](Sequence& s) {
+        s.in_flight = true;
+        s.planned = 4;
+      },
+      "scheduler invariant 6: sequence 2 is in flight in no step");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Random operations over tiny configurations: invariants after every call, every output equal to
 // sequential decoding, and everything finished once faults stop. A seed names a run.
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "tests/scheduler/group_harness.h"
 
@@ -12,7 +12,7 @@ namespace {
 class RandomRun {
  public:
   explicit RandomRun(uint32_t seed) : random_(seed), setup_(Setup()), harness_(setup_) {
-    harness_.Start(++epoch_);
+    for (uint32_t group = 0; group < setup_.groups; ++group) harness_.Start(++epoch_, group);
   }
 
   void Run(int operations) {
@@ -42,26 +42,28 @@ class RandomRun {
     setup.max_model_len = Pick(2, 20);
     setup.queued_requests_max = Pick(1, 6);
     setup.queued_tokens_max = Pick(4, 40);
+    setup.groups = Pick(1, 3);
     return setup;
   }
 
   void Operate() {
     const uint32_t lane = Pick(0, setup_.lanes - 1);
+    const uint32_t group = Pick(0, setup_.groups - 1);
     const uint32_t what = Pick(0, 99);
     if (what < 20) {
       Add();
     } else if (what < 58) {
-      harness_.Plan(lane);
+      harness_.Plan(lane, group);
     } else if (what < 90) {
-      if (harness_.waiting(lane)) {
-        EXPECT_TRUE(harness_.Deliver(lane).ok());
+      if (harness_.waiting(lane, group)) {
+        EXPECT_TRUE(harness_.Deliver(lane, group).ok());
       }
     } else if (what < 94) {
       if (last_id_ > 0) Cancel(Pick(1, last_id_));
     } else if (what < 97) {
-      if (harness_.waiting(lane)) Refuse(lane);
+      if (harness_.waiting(lane, group)) Refuse(lane, group);
     } else {
-      ChangeEpoch();
+      ChangeEpoch(group);
     }
   }
 
@@ -83,7 +85,10 @@ class RandomRun {
       EXPECT_EQ(harness_.scheduler().sequences().size(), before);
       return;
     }
-    expected.unchecked = !harness_.scheduler().has_epoch();
+    expected.unchecked = true;
+    for (uint32_t group = 0; group < setup_.groups; ++group) {
+      if (harness_.group(group).has_epoch()) expected.unchecked = false;
+    }
     expected_[++last_id_] = std::move(expected);
   }
 
@@ -94,8 +99,8 @@ class RandomRun {
   }
 
   // A result that answers another plan changes nothing.
-  void Refuse(uint32_t lane) {
-    protocol::StepResult wrong = harness_.result(lane);
+  void Refuse(uint32_t lane, uint32_t group) {
+    protocol::StepResult wrong = harness_.result(lane, group);
     switch (Pick(0, 2)) {
       case 0:
         wrong.step = wrong.step.Next();
@@ -106,26 +111,36 @@ class RandomRun {
       default:
         wrong.sequences.push_back(wrong.sequences.front());
     }
-    EXPECT_EQ(harness_.Commit(wrong).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(harness_.Commit(wrong, group).code(), absl::StatusCode::kInvalidArgument);
   }
 
-  void ChangeEpoch() {
-    harness_.Abort();
+  // The worker of a group is lost. Sometimes the next one comes at once, sometimes the others have
+  // to do for a while, sometimes all are lost.
+  void ChangeEpoch(uint32_t group) {
+    if (!harness_.group(group).has_epoch()) return Revive(group);
+    harness_.Abort(group);
     // Sometimes another worker takes over, with a smaller or larger cache.
     if (Pick(0, 3) == 0) {
       resized_ = true;
       harness_.Resize(Pick(1, 4), setup_.max_model_len);
     }
     if (Pick(0, 1) == 0) Add();
-    harness_.Start(++epoch_);
+    if (Pick(0, 1) == 0) Revive(group);
   }
+  void Revive(uint32_t group) { harness_.Start(++epoch_, group); }
 
   // Faults stop: everything ends within a bound, with the tokens of sequential decoding.
   void Settle() {
+    for (uint32_t group = 0; group < setup_.groups; ++group) {
+      if (!harness_.group(group).has_epoch()) Revive(group);
+    }
     ASSERT_TRUE(harness_.Finish(20'000)) << "something never finishes";
-    const scheduler::GroupScheduler& scheduler = harness_.scheduler();
-    EXPECT_EQ(scheduler.block_pool()->num_free(), scheduler.block_pool()->num_blocks());
-    EXPECT_EQ(scheduler.num_queued(), 0U);
+    for (uint32_t group = 0; group < setup_.groups; ++group) {
+      const scheduler::BlockPool* blocks = harness_.group(group).block_pool();
+      EXPECT_EQ(blocks->num_free(), blocks->num_blocks());
+      EXPECT_EQ(harness_.group(group).outstanding_tokens(), 0U);
+    }
+    EXPECT_EQ(harness_.scheduler().num_queued(), 0U);
     for (const auto& [id, expected] : expected_) {
       const Outcome& outcome = harness_.outcome(id);
       const std::vector<int32_t> alone =

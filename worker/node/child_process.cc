@@ -11,6 +11,7 @@
 #include <linux/close_range.h>
 #include <linux/sched.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -39,6 +40,8 @@ struct ChildPlan {
   bool map_user = false;
   char uid_map[64] = {};
   char gid_map[64] = {};
+  bool set_processors = false;
+  cpu_set_t processors = {};
   const char* program = nullptr;
   char* const* arguments = nullptr;
 };
@@ -92,6 +95,7 @@ void CheckParent(int link_fd) {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::signal(SIGPIPE, SIG_DFL);
   SetLimits();
+  if (plan.set_processors) ::sched_setaffinity(0, sizeof plan.processors, &plan.processors);
   ::execv(plan.program, plan.arguments);
   const char text[] = "cannot execute the program\n";
   [[maybe_unused]] const ssize_t written = ::write(2, text, sizeof text - 1);
@@ -166,6 +170,8 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildStart& start,
   plan.map_user = own_namespace && containment.needs_user_namespace();
   std::snprintf(plan.uid_map, sizeof plan.uid_map, "%u %u 1", ::geteuid(), ::geteuid());
   std::snprintf(plan.gid_map, sizeof plan.gid_map, "%u %u 1", ::getegid(), ::getegid());
+  plan.set_processors = !start.processors.empty();
+  for (const int processor : start.processors) CPU_SET(processor, &plan.processors);
   plan.program = start.program.c_str();
   plan.arguments = arguments.data();
 

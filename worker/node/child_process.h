@@ -23,6 +23,7 @@ struct ChildStart {
   std::string program;    // path
   std::vector<std::string> arguments;
   bool own_pid_namespace = false;  // if the rung has it
+  std::vector<int> processors;     // it may run on; empty: where the supervisor may
 };
 
 // How a child ended.

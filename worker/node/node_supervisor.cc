@@ -137,6 +137,7 @@ void NodeSupervisor::StartChild(Child& child, absl::Time now) {
   start.arguments.push_back(Concat("--supervisor-fd=", kSupervisorFd));
   start.arguments.push_back(Concat(coordinator ? "--term=" : "--incarnation=", child.counter));
   start.own_pid_namespace = !coordinator;
+  start.processors = child.spec.processors;
   absl::StatusOr<ChildProcess> process = ChildProcess::Start(start, *options_.containment);
   if (!process.ok()) {
     SKEIN_LOG(kError, "child not started")

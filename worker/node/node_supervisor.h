@@ -37,6 +37,7 @@ struct ChildSpec {
   std::string name;  // "coordinator", "worker.0"
   std::string program;
   std::vector<std::string> arguments;  // the supervisor adds its descriptor and the counter
+  std::vector<int> processors;         // it may run on; empty: any
 };
 
 struct SupervisorOptions {

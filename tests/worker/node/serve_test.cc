@@ -98,6 +98,24 @@ TEST_F(ServeTest, TheTableSaysWhatWasChosen) {
   EXPECT_THAT(table, HasSubstr("  stop         Ctrl-C drains for at most 30 s"));
 }
 
+TEST_F(ServeTest, WorkersShareTheProcessors) {
+  MakeModel("deploy/models/tiny-v41");
+  const auto one = Resolve({});
+  ASSERT_TRUE(one.ok());
+  EXPECT_EQ(one->processors, std::vector<std::vector<int>>{{}}) << "alone: all of them";
+  EXPECT_THAT(StartTable(*one, paths_, "", ""), HasSubstr("\n  workers      1, threads "));
+  const auto three = Resolve({"-dp", "3"});
+  ASSERT_TRUE(three.ok());
+  ASSERT_EQ(three->processors.size(), 3U);
+  for (const std::vector<int>& share : three->processors) EXPECT_FALSE(share.empty());
+  const auto greedy = Resolve({"-dp", "3", "--threads", "64"});
+  ASSERT_TRUE(greedy.ok());
+  EXPECT_EQ(greedy->processors, std::vector<std::vector<int>>(3)) << "more than a share holds";
+  EXPECT_THAT(StartTable(*greedy, paths_, "", ""),
+              HasSubstr("\n  workers      3, a group each; threads 64 each; one read-only mapping "
+                        "of the weights in memory\n"));
+}
+
 TEST_F(ServeTest, CommandsReturnTheirExitCodes) {
   EXPECT_EQ(RunServe(std::vector<std::string>{"--prot=1"}, paths_), 64);
   EXPECT_EQ(RunServe(std::vector<std::string>{}, paths_), 65);

@@ -18,6 +18,7 @@
 #include "protocol/base/strings.h"
 #include "worker/node/containment.h"
 #include "worker/node/node_supervisor.h"
+#include "worker/node/processor_shares.h"
 #include "worker/node/run_directory.h"
 
 namespace skein::worker {
@@ -69,10 +70,8 @@ absl::Status ResolveModel(const protocol::LoadedConfig& loaded, const ProgramPat
   return absl::OkStatus();
 }
 
-// Says why on standard error; the code of the program.
 int Fail(const absl::Status& status, int code) {
-  std::fprintf(stderr, "skein: %s\n", std::string(protocol::StatusText(status)).c_str());
-  return code;
+  return protocol::FailProgram("skein", status, code);
 }
 
 int ExitCodeOf(const absl::Status& status) {
@@ -90,13 +89,46 @@ ChildSpec CoordinatorSpec(const ProgramPaths& paths, const std::string& config_f
   return spec;
 }
 
-ChildSpec WorkerSpec(const ProgramPaths& paths, const std::string& config_file, int index) {
+ChildSpec WorkerSpec(const ProgramPaths& paths, const std::string& config_file, size_t index,
+                     const std::vector<int>& processors) {
   ChildSpec spec;
   spec.role = ChildRole::kWorker;
   spec.name = Concat("worker.", index);
   spec.program = paths.directory + "/skein-worker";
   spec.arguments = {"--config", config_file, Concat("--worker-index=", index)};
+  spec.processors = processors;
   return spec;
+}
+
+// Each worker has processors of its own, unless it is alone or was given more threads than its
+// share holds.
+std::vector<std::vector<int>> PlanProcessors(const protocol::Config& config) {
+  const auto workers = static_cast<size_t>(config.scheduler.data_parallel_size);
+  std::vector<std::vector<int>> none(workers);
+  if (workers == 1) return none;
+  std::vector<std::vector<int>> shares =
+      ShareProcessors(AllowedProcessors(), config.scheduler.data_parallel_size);
+  for (const std::vector<int>& share : shares) {
+    if (static_cast<size_t>(config.worker.threads) > share.size()) return none;
+  }
+  return shares;
+}
+
+std::string ThreadsText(const ServePlan& plan) {
+  if (plan.config.worker.threads > 0) return Concat(plan.config.worker.threads);
+  if (plan.processors.front().empty()) return Concat(AllowedProcessors().size());
+  const size_t least = plan.processors.front().size();
+  const size_t most = plan.processors.back().size();
+  return least == most ? Concat(least) : Concat(least, " or ", most);
+}
+
+// "2, one group each; threads 1 each; weights mapped once, read only".
+std::string WorkersText(const ServePlan& plan) {
+  const int64_t workers = plan.config.scheduler.data_parallel_size;
+  const std::string threads = ThreadsText(plan);
+  if (workers == 1) return Concat("1, threads ", threads);
+  return Concat(workers, ", a group each; threads ", threads,
+                " each; one read-only mapping of the weights in memory");
 }
 
 // Runs the children of `plan` until they are stopped.
@@ -139,7 +171,9 @@ int StartNode(ServePlan plan, const ProgramPaths& paths, bool with_coordinator) 
   std::fflush(stdout);
   std::vector<ChildSpec> children;
   if (with_coordinator) children.push_back(CoordinatorSpec(paths, *file));
-  children.push_back(WorkerSpec(paths, *file, 0));
+  for (size_t i = 0; i < plan.processors.size(); ++i) {
+    children.push_back(WorkerSpec(paths, *file, i, plan.processors[i]));
+  }
   return Supervise(plan, paths, std::move(children), *containment);
 }
 
@@ -154,6 +188,7 @@ absl::StatusOr<ServePlan> ResolveServe(const protocol::LoadedConfig& loaded,
                                                      paths.built_backends, paths.device_directory));
   plan.config.worker.backend = plan.backend.backend;
   plan.config.model.served_model_name = protocol::ServedModelName(plan.config.model);
+  plan.processors = PlanProcessors(plan.config);
   return plan;
 }
 
@@ -163,10 +198,11 @@ std::string StartTable(const ServePlan& plan, const ProgramPaths& paths,
   return Concat("skein ", paths.version, "\n  model        ", config.model.served_model_name, " (",
                 config.model.path, plan.embedded_model ? ", embedded default)" : ")",
                 "\n  backend      ", plan.backend.backend, ": ", plan.backend.reason,
-                "\n  api          http://", config.server.host, ":", config.server.port,
-                "\n  containment  ", containment, "\n  run files    ", run_directory,
-                "\n  config       hash ", protocol::ConfigHash(config),
-                "; skein config shows every value", "\n  stop         Ctrl-C drains for at most ",
+                "\n  workers      ", WorkersText(plan), "\n  api          http://",
+                config.server.host, ":", config.server.port, "\n  containment  ", containment,
+                "\n  run files    ", run_directory, "\n  config       hash ",
+                protocol::ConfigHash(config), "; skein config shows every value",
+                "\n  stop         Ctrl-C drains for at most ",
                 absl::ToDoubleSeconds(config.server.shutdown_timeout), " s, twice stops at once\n");
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "protocol/config/config.h"
@@ -26,6 +27,8 @@ struct ServePlan {
   protocol::Config config;
   bool embedded_model = false;
   BackendChoice backend;
+  // By worker: the processors it may run on; empty: any.
+  std::vector<std::vector<int>> processors;
 };
 
 // The model is the argument, --model, or the demo model beside the program. NotFound when its

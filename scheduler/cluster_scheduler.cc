@@ -1,0 +1,157 @@
+#include "scheduler/cluster_scheduler.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "protocol/base/log.h"
+#include "protocol/base/status_macros.h"
+
+namespace skein::scheduler {
+
+ClusterScheduler::ClusterScheduler(const SchedulerLimits& limits, uint32_t num_groups)
+    : limits_(limits),
+      admission_(limits.admission),
+      loads_(num_groups),
+      rooms_(num_groups),
+      assigned_(num_groups) {
+  SKEIN_CHECK(num_groups > 0) << "a cluster needs a group";
+  for (uint32_t i = 0; i < num_groups; ++i) {
+    groups_.push_back(std::make_unique<GroupScheduler>(limits, i, admission_));
+  }
+}
+
+uint32_t ClusterScheduler::num_running() const {
+  uint32_t count = 0;
+  for (const auto& group : groups_) count += group->num_running();
+  return count;
+}
+
+// OK if some group with an epoch can run the sequence, or none has one; else why the first cannot.
+absl::Status ClusterScheduler::CheckFits(const Sequence& sequence) const {
+  absl::Status first;
+  for (const auto& group : groups_) {
+    if (!group->has_epoch()) continue;
+    absl::Status fits = group->CheckFits(sequence);
+    if (fits.ok()) return fits;
+    if (first.ok()) first = std::move(fits);
+  }
+  return first;
+}
+
+absl::Status ClusterScheduler::AddSequence(NewSequence sequence) {
+  if (sequences_.contains(sequence.id)) {
+    return absl::AlreadyExistsError(absl::StrCat("sequence ", sequence.id.value()));
+  }
+  if (sequence.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
+  if (sequence.stop.max_tokens < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens is ", sequence.stop.max_tokens, ", must be at least 1"));
+  }
+  auto added = std::make_unique<Sequence>();
+  added->id = sequence.id;
+  added->prompt_length = static_cast<uint32_t>(sequence.prompt.size());
+  added->tokens = std::move(sequence.prompt);
+  added->sampling = sequence.sampling;
+  added->stop = std::move(sequence.stop);
+  added->priority = sequence.priority;
+  SKEIN_RETURN_IF_ERROR(CheckFits(*added));
+  SKEIN_RETURN_IF_ERROR(admission_.Check(added->tokens.size()));
+  added->arrival = ++last_arrival_;
+  admission_.Push(added.get());
+  sequences_.emplace(sequence.id, std::move(added));
+  return absl::OkStatus();
+}
+
+bool ClusterScheduler::CancelSequence(protocol::SequenceId id) {
+  auto found = sequences_.find(id);
+  if (found == sequences_.end()) return false;
+  Sequence& sequence = *found->second;
+  if (sequence.in_flight) {
+    sequence.cancelled = true;
+    return false;
+  }
+  if (sequence.state == SequenceState::kQueued) {
+    admission_.Remove(&sequence);
+  } else {
+    groups_[sequence.group]->End(sequence);
+  }
+  sequences_.erase(found);
+  return true;
+}
+
+void ClusterScheduler::Forget(const std::vector<SequenceDelta>& gone) {
+  for (const SequenceDelta& delta : gone) {
+    if (delta.over()) sequences_.erase(delta.sequence);
+  }
+}
+
+std::vector<SequenceDelta> ClusterScheduler::StartEpoch(protocol::GroupId group,
+                                                        protocol::RankId rank,
+                                                        protocol::Epoch epoch,
+                                                        const protocol::CacheGeometry& geometry) {
+  groups_[group.value()]->StartEpoch(group, rank, epoch, geometry);
+  // A worker with a smaller cache may have taken over.
+  std::vector<SequenceDelta> gone;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->state != SequenceState::kQueued) continue;
+    const absl::Status fits = CheckFits(*sequence);
+    if (fits.ok()) continue;
+    SequenceDelta delta;
+    delta.sequence = id;
+    delta.error = absl::ResourceExhaustedError(
+        absl::StrCat("the new worker group cannot run it: ", fits.message()));
+    delta.num_steps = sequence->num_steps;
+    gone.push_back(std::move(delta));
+    admission_.Remove(sequence.get());
+  }
+  Forget(gone);
+  return gone;
+}
+
+std::vector<SequenceDelta> ClusterScheduler::AbortInflight(protocol::GroupId group,
+                                                           AbortCause cause) {
+  std::vector<SequenceDelta> gone = groups_[group.value()]->AbortInflight(cause);
+  Forget(gone);
+  return gone;
+}
+
+// Gives queued sequences, in order of service, to the groups that could start them now. The first
+// that none can start ends it: nothing overtakes it. Assignments hold for one plan only; who does
+// not start in it is as free as before.
+void ClusterScheduler::Assign() {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    assigned_[i].clear();
+    rooms_[i] = groups_[i]->FindRoom();
+    const protocol::CacheGeometry& geometry = groups_[i]->geometry();
+    loads_[i].outstanding_tokens = groups_[i]->outstanding_tokens();
+    loads_[i].capacity_tokens = uint64_t{geometry.num_blocks} * geometry.block_tokens;
+  }
+  for (Sequence* sequence : admission_.queue()) {
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      loads_[i].can_take = rooms_[i].sequences > 0 &&
+                           groups_[i]->FirstBlocks(*sequence) <= rooms_[i].blocks &&
+                           groups_[i]->CheckFits(*sequence).ok();
+    }
+    const std::optional<uint32_t> chosen = ChooseGroup(loads_);
+    if (!chosen) return;
+    assigned_[*chosen].push_back(sequence);
+    --rooms_[*chosen].sequences;
+    rooms_[*chosen].blocks -= groups_[*chosen]->FirstBlocks(*sequence);
+    loads_[*chosen].outstanding_tokens += OutstandingTokens(*sequence);
+  }
+}
+
+std::optional<protocol::StepPlan> ClusterScheduler::PlanStep(protocol::GroupId group,
+                                                             uint32_t lane) {
+  Assign();
+  return groups_[group.value()]->PlanStep(lane, assigned_[group.value()]);
+}
+
+absl::Status ClusterScheduler::CommitStep(protocol::GroupId group,
+                                          const protocol::StepResult& result, StepCommit& commit) {
+  SKEIN_RETURN_IF_ERROR(groups_[group.value()]->CommitStep(result, commit));
+  Forget(commit.deltas);
+  return absl::OkStatus();
+}
+
+}  // namespace skein::scheduler

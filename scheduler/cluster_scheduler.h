@@ -1,0 +1,83 @@
+// All worker groups of a coordinator: one waiting line, from which each sequence goes to the least
+// loaded group that can start it, and the transactions of each group. A pure function with state,
+// as GroupScheduler is. One caller, the control loop. Owns every Sequence.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "protocol/messages/step.h"
+#include "scheduler/admission.h"
+#include "scheduler/group_assignment.h"
+#include "scheduler/group_scheduler.h"
+#include "scheduler/sequence.h"
+
+namespace skein::scheduler {
+
+class ClusterScheduler {
+ public:
+  // Groups are 0 to `num_groups` - 1; a method that takes a GroupId takes one of these.
+  ClusterScheduler(const SchedulerLimits& limits, uint32_t num_groups);
+
+  // Queues a generation. ResourceExhausted: a bound of the queue. InvalidArgument: no group whose
+  // epoch runs could ever run it. AlreadyExists: the id is in use.
+  absl::Status AddSequence(NewSequence sequence);
+  // True if the sequence is gone at once; false if its step in flight must end first (the commit
+  // reports it) or the id is unknown.
+  bool CancelSequence(protocol::SequenceId id);
+
+  // A group is ready: steps of it may be planned. Queued sequences that no group with an epoch can
+  // ever run are gone and reported with ResourceExhausted.
+  std::vector<SequenceDelta> StartEpoch(protocol::GroupId group, protocol::RankId rank,
+                                        protocol::Epoch epoch,
+                                        const protocol::CacheGeometry& geometry);
+  // The epoch of a group is over: its running sequences return to the queue with their tokens and
+  // go to whichever group has room next; cancelled ones and those whose steps failed too often are
+  // gone and reported.
+  std::vector<SequenceDelta> AbortInflight(protocol::GroupId group, AbortCause cause);
+
+  // The next step of a lane of a group, or nothing when the lane has one in flight, the group has
+  // no epoch, or nothing can run there.
+  std::optional<protocol::StepPlan> PlanStep(protocol::GroupId group, uint32_t lane);
+  // Applies the result of the lane's step. InvalidArgument if it does not answer the plan in
+  // flight; nothing has changed then. Overwrites `commit`, whose memory the caller keeps from step
+  // to step.
+  absl::Status CommitStep(protocol::GroupId group, const protocol::StepResult& result,
+                          StepCommit& commit);
+
+  bool has_epoch(protocol::GroupId group) const { return groups_[group.value()]->has_epoch(); }
+  uint32_t num_groups() const { return static_cast<uint32_t>(groups_.size()); }
+  uint32_t num_running() const;
+  uint32_t num_queued() const { return admission_.num_queued(); }
+  bool empty() const { return sequences_.empty(); }
+  const SchedulerLimits& limits() const { return limits_; }
+  const GroupScheduler& group(protocol::GroupId group) const { return *groups_[group.value()]; }
+
+  // State for CheckInvariants and metrics.
+  const std::map<protocol::SequenceId, std::unique_ptr<Sequence>>& sequences() const {
+    return sequences_;
+  }
+  const Admission& admission() const { return admission_; }
+
+ private:
+  void Assign();
+  absl::Status CheckFits(const Sequence& sequence) const;
+  void Forget(const std::vector<SequenceDelta>& gone);
+
+  const SchedulerLimits limits_;
+  Admission admission_;
+  std::vector<std::unique_ptr<GroupScheduler>> groups_;
+  std::map<protocol::SequenceId, std::unique_ptr<Sequence>> sequences_;
+  uint64_t last_arrival_ = 0;
+  // Of the plan being made; kept for their memory.
+  std::vector<GroupLoad> loads_;                  // by group
+  std::vector<GroupScheduler::Room> rooms_;       // by group
+  std::vector<std::vector<Sequence*>> assigned_;  // by group, in order of service
+};
+
+}  // namespace skein::scheduler

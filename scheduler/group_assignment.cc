@@ -1,0 +1,30 @@
+#include "scheduler/group_assignment.h"
+
+#include <algorithm>
+
+namespace skein::scheduler {
+
+uint64_t OutstandingTokens(const Sequence& sequence) {
+  const auto limit = static_cast<uint32_t>(std::max(sequence.stop.max_tokens, 0));
+  const uint32_t generated = std::min(sequence.num_generated(), limit);
+  return uint64_t{sequence.length() - sequence.computed} +
+         std::min(limit - generated, kDecodeHorizon);
+}
+
+std::optional<uint32_t> ChooseGroup(std::span<const GroupLoad> groups) {
+  std::optional<uint32_t> best;
+  double least = 0;
+  for (uint32_t i = 0; i < groups.size(); ++i) {
+    const GroupLoad& group = groups[i];
+    if (!group.can_take || group.capacity_tokens == 0) continue;
+    const double load =
+        static_cast<double>(group.outstanding_tokens) / static_cast<double>(group.capacity_tokens);
+    if (!best || load < least) {
+      best = i;
+      least = load;
+    }
+  }
+  return best;
+}
+
+}  // namespace skein::scheduler

@@ -1,0 +1,30 @@
+// Which worker group takes a sequence: the least loaded of those that can start it. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "scheduler/sequence.h"
+
+namespace skein::scheduler {
+
+// Generated tokens that count as work of a sequence: what lies beyond is too far to plan for, and
+// limits are often given far above what is generated.
+inline constexpr uint32_t kDecodeHorizon = 256;
+
+// Tokens that a group has still to compute for a sequence: its prompt (or replay) as far as it was
+// not computed, and what it may generate within the horizon.
+uint64_t OutstandingTokens(const Sequence& sequence);
+
+struct GroupLoad {
+  bool can_take = false;  // an epoch runs, a slot and the blocks of the first chunk are free
+  uint64_t outstanding_tokens = 0;  // of its running sequences and those just assigned to it
+  uint64_t capacity_tokens = 0;     // that its cache holds
+};
+
+// The index of the group with the least outstanding tokens relative to its capacity among those
+// that can take one more; of equals the lowest. Nothing when none can.
+std::optional<uint32_t> ChooseGroup(std::span<const GroupLoad> groups);
+
+}  // namespace skein::scheduler

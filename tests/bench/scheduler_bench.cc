@@ -1,0 +1,402 @@
+// What a request costs the coordinator per step: planning and commit of the scheduler alone, and
+// the whole control loop around them, at a number of live requests of which 1 % end and are
+// replaced in each step. Workers answer at once, outside the measured time. Owns everything it
+// measures. Thread: main's. Must never print a case whose checks failed as valid.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "coordinator/control_loop.h"
+#include "scheduler/cluster_scheduler.h"
+#include "scheduler/invariants.h"
+
+namespace {
+
+// Allocations of the measured parts; one thread.
+bool counting = false;
+uint64_t allocations = 0;
+
+}  // namespace
+
+void* operator new(size_t size) {
+  if (counting) ++allocations;
+  void* memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace skein::bench {
+namespace {
+
+using protocol::GroupId;
+using Clock = std::chrono::steady_clock;
+
+constexpr uint32_t kMeanTokens = 100;  // generated per request: 1 % end in each step
+constexpr uint32_t kPrompt = 128;
+constexpr uint32_t kBlockTokens = 64;
+constexpr uint32_t kMaxModelLen = 4096;
+constexpr int kWarmSteps = 120;  // longer than the longest request
+
+struct Case {
+  std::string name;
+  uint32_t live = 0;
+  uint32_t lanes = 1;
+  uint32_t groups = 1;
+};
+
+// Time and allocations of one part of the work.
+struct Part {
+  double seconds = 0;
+  template <typename Fn>
+  auto Measure(Fn&& fn) {
+    counting = true;
+    const Clock::time_point begin = Clock::now();
+    auto result = fn();
+    seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+    counting = false;
+    return result;
+  }
+};
+
+struct Figures {
+  Part add, plan, commit;
+  uint64_t steps = 0;
+  uint64_t request_steps = 0;  // sequences summed over the steps
+  uint64_t ended = 0;
+  bool valid = true;
+};
+
+scheduler::SchedulerLimits LimitsOf(const Case& bench) {
+  scheduler::SchedulerLimits limits;
+  limits.max_num_seqs = bench.live / bench.groups + 1;
+  limits.max_num_batched_tokens = 1 << 20;
+  limits.lanes = bench.lanes;
+  limits.admission = {UINT32_MAX, UINT64_MAX};
+  return limits;
+}
+
+protocol::CacheGeometry GeometryOf(const Case& bench) {
+  const uint32_t seqs = bench.live / bench.groups + 1;
+  return {kBlockTokens, seqs * 8, seqs, 1 << 20, kMaxModelLen};
+}
+
+// Requests of random length, one after the other.
+class Requests {
+ public:
+  explicit Requests(uint64_t seed) : random_(seed) {}
+
+  std::vector<int32_t> Prompt() {
+    std::vector<int32_t> prompt(kPrompt);
+    for (int32_t& token : prompt) token = static_cast<int32_t>(random_() % 100'000);
+    return prompt;
+  }
+  // The first ones are in the middle of their lives.
+  int32_t Limit(bool first) {
+    return static_cast<int32_t>(first ? 1 + random_() % kMeanTokens
+                                      : kMeanTokens - 10 + random_() % 21);
+  }
+  uint64_t NextId() { return ++last_id_; }
+
+ private:
+  std::mt19937_64 random_;
+  uint64_t last_id_ = 0;
+};
+
+protocol::StepResult AnswerTo(const protocol::StepPlan& plan) {
+  protocol::StepResult result;
+  result.group = plan.group;
+  result.rank = plan.rank;
+  result.epoch = plan.epoch;
+  result.step = plan.step;
+  result.lane = plan.lane;
+  result.sequences.reserve(plan.sequences.size());
+  for (const protocol::SequenceStep& step : plan.sequences) {
+    protocol::VerificationSummary& summary = result.sequences.emplace_back();
+    summary.sequence = step.sequence;
+    if (!step.sample) continue;
+    protocol::RowSummary& row = summary.rows.emplace_back();
+    row.position = step.first_position + static_cast<uint32_t>(step.tokens.size());
+    row.plain_token = row.argmax_token = 7;
+    row.plain_logprob = row.argmax_logprob = -0.5F;
+  }
+  return result;
+}
+
+// ---- the scheduler alone
+
+class SchedulerRun {
+ public:
+  SchedulerRun(const Case& bench, uint64_t seed)
+      : bench_(bench), scheduler_(LimitsOf(bench), bench.groups), requests_(seed) {
+    for (uint32_t group = 0; group < bench.groups; ++group) {
+      scheduler_.StartEpoch(GroupId(group), protocol::RankId(0), protocol::Epoch(group + 1),
+                            GeometryOf(bench));
+    }
+    for (uint32_t i = 0; i < bench.live; ++i) Add(true, warm_);
+    results_.resize(size_t{bench.groups} * bench.lanes);
+  }
+
+  Figures Run(int steps) {
+    for (int i = 0; i < kWarmSteps; ++i) Round(warm_);
+    Figures figures;
+    allocations = 0;
+    for (int i = 0; i < steps; ++i) Round(figures);
+    figures.valid = scheduler::CheckInvariants(scheduler_).ok() &&
+                    scheduler_.sequences().size() == bench_.live && figures.ended > 0 &&
+                    scheduler_.num_queued() <= bench_.live / 20;
+    return figures;
+  }
+
+ private:
+  void Add(bool first, Figures& figures) {
+    scheduler::NewSequence sequence;
+    sequence.id = protocol::SequenceId(requests_.NextId());
+    sequence.prompt = requests_.Prompt();
+    sequence.stop.max_tokens = requests_.Limit(first);
+    figures.add.Measure([&] { return scheduler_.AddSequence(std::move(sequence)).ok(); });
+  }
+
+  // Every lane of every group: commit, and plan again.
+  void Round(Figures& figures) {
+    for (uint32_t group = 0; group < bench_.groups; ++group) {
+      for (uint32_t lane = 0; lane < bench_.lanes; ++lane) Step(group, lane, figures);
+    }
+    ++figures.steps;
+  }
+
+  void Step(uint32_t group, uint32_t lane, Figures& figures) {
+    std::optional<protocol::StepResult>& result = results_[group * bench_.lanes + lane];
+    if (result) {
+      const uint64_t ended = figures.commit.Measure([&] {
+        const absl::Status status = scheduler_.CommitStep(GroupId(group), *result, commit_);
+        figures.valid = figures.valid && status.ok();
+        return static_cast<uint64_t>(
+            std::count_if(commit_.deltas.begin(), commit_.deltas.end(),
+                          [](const auto& delta) { return delta.ended.has_value(); }));
+      });
+      figures.ended += ended;
+      for (uint64_t i = 0; i < ended; ++i) Add(false, figures);
+    }
+    auto plan = figures.plan.Measure([&] { return scheduler_.PlanStep(GroupId(group), lane); });
+    result.reset();
+    if (!plan) return;
+    figures.request_steps += plan->sequences.size();
+    result = AnswerTo(*plan);
+    // Sending frees it.
+    figures.plan.Measure([&] {
+      plan.reset();
+      return 0;
+    });
+  }
+
+  const Case bench_;
+  scheduler::ClusterScheduler scheduler_;
+  Requests requests_;
+  std::vector<std::optional<protocol::StepResult>> results_;  // by group and lane
+  scheduler::StepCommit commit_;
+  Figures warm_;
+};
+
+// ---- the control loop
+
+// Keeps the plans that are sent; the clock is the machine's.
+class PlanContext final : public protocol::Context {
+ public:
+  protocol::ActorId self() const override { return protocol::kCoordinatorActor; }
+  absl::Time Now() const override {
+    return absl::UnixEpoch() + absl::FromChrono(Clock::now().time_since_epoch());
+  }
+  absl::Status Send(protocol::ActorId to, protocol::Epoch, protocol::Message message) override {
+    if (auto* form = std::get_if<protocol::FormGroup>(&message)) forms.emplace_back(to, *form);
+    if (auto* plan = std::get_if<protocol::StepPlan>(&message)) {
+      plans.emplace_back(to, std::move(*plan));
+    }
+    return absl::OkStatus();
+  }
+  protocol::TimerId StartTimer(absl::Duration) override { return {}; }
+  void CancelTimer(protocol::TimerId) override {}
+  uint64_t RandomUint64() override { return 1; }
+  void Stop(absl::Status) override {}
+
+  std::vector<std::pair<protocol::ActorId, protocol::FormGroup>> forms;
+  std::vector<std::pair<protocol::ActorId, protocol::StepPlan>> plans;
+};
+
+class NoWaker final : public protocol::Waker {
+ public:
+  void Wake() override {}
+};
+
+class EndSink final : public coordinator::TokenSink {
+ public:
+  explicit EndSink(uint64_t& ended) : ended_(ended) {}
+  void Deliver(coordinator::TokenDelta delta) override { ended_ += delta.finish ? 1 : 0; }
+
+ private:
+  uint64_t& ended_;
+};
+
+class ControlRun {
+ public:
+  ControlRun(const Case& bench, uint64_t seed)
+      : bench_(bench),
+        metrics_(registry_, bench.groups),
+        door_({.queued_requests_max = UINT32_MAX, .queued_tokens_max = UINT64_MAX}, waker_),
+        loop_(OptionsOf(bench), door_, metrics_, drained_),
+        sink_(std::make_shared<EndSink>(ended_)),
+        requests_(seed) {
+    for (uint32_t i = 0; i < bench.groups; ++i) {
+      protocol::RegisterWorker registration;
+      registration.geometry = GeometryOf(bench);
+      Receive({protocol::NodeId(i + 1), 0}, protocol::Epoch(0), registration);
+    }
+    for (const auto& [worker, form] : std::exchange(context_.forms, {})) {
+      Receive(worker, form.epoch, protocol::GroupFormed{form.group, form.rank, form.epoch});
+    }
+    for (uint32_t i = 0; i < bench.live; ++i) Add(true);
+  }
+
+  Figures Run(int steps) {
+    Figures warm;
+    for (int i = 0; i < kWarmSteps; ++i) Round(warm);
+    Figures figures;
+    allocations = 0;
+    ended_ = 0;
+    for (int i = 0; i < steps; ++i) Round(figures);
+    figures.ended = ended_;
+    figures.valid = scheduler::CheckInvariants(loop_.scheduler()).ok() && ended_ > 0 &&
+                    loop_.scheduler().sequences().size() <= bench_.live;
+    return figures;
+  }
+
+ private:
+  static coordinator::ControlOptions OptionsOf(const Case& bench) {
+    coordinator::ControlOptions options;
+    options.limits = LimitsOf(bench);
+    options.num_groups = bench.groups;
+    options.term = protocol::Term(1);
+    return options;
+  }
+
+  void Receive(protocol::ActorId from, protocol::Epoch epoch, protocol::Message message) {
+    protocol::Envelope envelope;
+    envelope.from = from;
+    envelope.to = protocol::kCoordinatorActor;
+    envelope.epoch = epoch;
+    envelope.message = std::move(message);
+    loop_.OnMessage(context_, std::move(envelope));
+  }
+
+  void Add(bool first) {
+    coordinator::SubmitRequest request;
+    request.id = protocol::RequestId(requests_.NextId());
+    request.prompt_ids = requests_.Prompt();
+    request.stop.max_tokens = requests_.Limit(first);
+    request.arrival = Clock::now();
+    request.sink = sink_;
+    if (!door_.TrySubmit(std::move(request)).ok()) std::abort();
+  }
+
+  // Results of all groups arrive, and the loop runs once: commit, deliver, plan, send.
+  void Round(Figures& figures) {
+    const uint64_t before = ended_;
+    auto plans = std::exchange(context_.plans, {});
+    std::vector<std::pair<protocol::ActorId, protocol::StepResult>> results;
+    for (auto& [worker, plan] : plans) {
+      figures.request_steps += plan.sequences.size();
+      results.emplace_back(worker, AnswerTo(plan));
+    }
+    figures.commit.Measure([&] {
+      plans.clear();
+      for (auto& [worker, result] : results) {
+        const protocol::Epoch epoch = result.epoch;
+        Receive(worker, epoch, std::move(result));
+      }
+      loop_.OnIdle(context_);
+      return 0;
+    });
+    for (uint64_t i = before; i < ended_; ++i) Add(false);
+    ++figures.steps;
+  }
+
+  const Case bench_;
+  NoWaker waker_;
+  protocol::MetricsRegistry registry_{{}};
+  coordinator::CoordinatorMetrics metrics_;
+  coordinator::FrontDoorQueue door_;
+  std::atomic<bool> drained_ = false;
+  coordinator::ControlLoop loop_;
+  PlanContext context_;
+  uint64_t ended_ = 0;
+  std::shared_ptr<EndSink> sink_;
+  Requests requests_;
+};
+
+// ---- output
+
+// hit_rate 0: there is no prefix cache yet. depth 0: a plan has one row per decoding sequence yet.
+bool Print(const Case& bench, const Figures& f, uint64_t seed) {
+  const double total = f.add.seconds + f.plan.seconds + f.commit.seconds;
+  const auto steps = static_cast<double>(f.steps);
+  const double ns = total * 1e9 / static_cast<double>(f.request_steps);
+  const double churn = static_cast<double>(f.ended) / static_cast<double>(f.request_steps);
+  const double allocs = static_cast<double>(allocations) / steps;
+  std::printf(
+      "{\"bench\":\"scheduler_bench\",\"case\":\"%s\",\"seed\":%llu,\"reps\":%llu,"
+      "\"live\":%u,\"lanes\":%u,\"groups\":%u,\"churn\":%.4f,\"depth\":0,\"hit_rate\":0,"
+      "\"add_us\":%.1f,\"plan_us\":%.1f,\"commit_us\":%.1f,\"ns_per_request_step\":%.1f,"
+      "\"allocs_per_step\":%.1f,\"allocs_per_request_step\":%.2f,\"valid\":%s}\n",
+      bench.name.c_str(), static_cast<unsigned long long>(seed),
+      static_cast<unsigned long long>(f.steps), bench.live, bench.lanes, bench.groups, churn,
+      f.add.seconds * 1e6 / steps, f.plan.seconds * 1e6 / steps, f.commit.seconds * 1e6 / steps, ns,
+      allocs, static_cast<double>(allocations) / static_cast<double>(f.request_steps),
+      f.valid ? "true" : "false");
+  std::fprintf(stderr,
+               "%-10s live %6u lanes %u groups %u  plan %9.1f us  commit %9.1f us  "
+               "%7.1f ns per request and step  %s\n",
+               bench.name.c_str(), bench.live, bench.lanes, bench.groups,
+               f.plan.seconds * 1e6 / steps, f.commit.seconds * 1e6 / steps, ns,
+               f.valid ? "" : "INVALID");
+  return f.valid;
+}
+
+int Run(uint64_t seed) {
+  std::fprintf(stderr,
+               "hit_rate is 0 (no prefix cache) and depth is 0 (no drafts in plans): the "
+               "product has neither yet. The control case counts its whole round as commit\n");
+  bool valid = true;
+  for (const uint32_t live : {1'000U, 10'000U}) {
+    const int steps = live == 1'000U ? 2'000 : 200;
+    for (const auto& [lanes, groups] : {std::pair{1U, 1U}, {2U, 1U}, {1U, 4U}}) {
+      const Case scheduler{"scheduler", live, lanes, groups};
+      valid = Print(scheduler, SchedulerRun(scheduler, seed).Run(steps), seed) && valid;
+      const Case control{"control", live, lanes, groups};
+      valid = Print(control, ControlRun(control, seed).Run(steps), seed) && valid;
+    }
+  }
+  return valid ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace skein::bench
+
+int main(int argc, char** argv) {
+  uint64_t seed = std::random_device()();
+  if (argc == 3 && std::string(argv[1]) == "--seed" && absl::SimpleAtoi(argv[2], &seed)) argc = 1;
+  if (argc != 1) {
+    std::fprintf(stderr, "usage: scheduler_bench [--seed N]\n");
+    return 64;
+  }
+  return skein::bench::Run(seed);
+}

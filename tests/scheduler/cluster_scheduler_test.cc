@@ -1,0 +1,185 @@
+// Several groups by example: who takes what, what moves when a group is lost, and that nothing
+// waits behind a busy group while another is idle. The harness checks the invariants after every
+// call.
+#include "scheduler/cluster_scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/group_harness.h"
+
+namespace skein::tests {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<uint64_t> Ids(const std::optional<protocol::StepPlan>& plan) {
+  std::vector<uint64_t> out;
+  if (!plan) return out;
+  for (const protocol::SequenceStep& step : plan->sequences) out.push_back(step.sequence.value());
+  return out;
+}
+
+GroupHarness StartedPair(HarnessSetup setup = {}) {
+  setup.groups = 2;
+  GroupHarness harness(setup);
+  harness.Start(1, 0);
+  harness.Start(2, 1);
+  return harness;
+}
+
+TEST(ClusterScheduler, EqualSequencesAlternate) {
+  GroupHarness harness = StartedPair();
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(harness.AddSimple(id, 4, 3).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(1U, 3U));
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(2U, 4U));
+  EXPECT_EQ(harness.scheduler().num_running(), 4U);
+  EXPECT_EQ(harness.group(0).outstanding_tokens(), 14U) << "prompts of 4, 3 to generate";
+  EXPECT_TRUE(harness.Finish());
+  for (uint64_t id = 1; id <= 4; ++id) {
+    EXPECT_EQ(harness.outcome(id).tokens, harness.Alone(id, 4, 3)) << id;
+  }
+}
+
+TEST(ClusterScheduler, ALongPromptWeighsMoreThanShortOnes) {
+  GroupHarness harness = StartedPair();
+  ASSERT_TRUE(harness.AddSimple(1, 40, 2).ok());
+  for (uint64_t id = 2; id <= 4; ++id) ASSERT_TRUE(harness.AddSimple(id, 4, 2).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(1U));
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(2U, 3U, 4U));
+  EXPECT_TRUE(harness.Finish());
+}
+
+TEST(ClusterScheduler, PlansNameTheirGroup) {
+  GroupHarness harness = StartedPair();
+  for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(harness.AddSimple(id, 4, 3).ok());
+  EXPECT_EQ(harness.Plan(0, 0)->group, protocol::GroupId(0));
+  const auto plan = harness.Plan(0, 1);
+  EXPECT_EQ(plan->group, protocol::GroupId(1));
+  EXPECT_EQ(plan->epoch, protocol::Epoch(2));
+  EXPECT_EQ(plan->step, protocol::StepId(1)) << "each group counts its own steps";
+  EXPECT_EQ(harness.Commit(harness.result(0, 1), 0).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ClusterScheduler, NothingWaitsBehindABusyGroup) {
+  GroupHarness harness = StartedPair({.max_num_seqs = 1});
+  ASSERT_TRUE(harness.AddSimple(1, 4, 9).ok());
+  ASSERT_TRUE(harness.AddSimple(2, 4, 1).ok());
+  ASSERT_TRUE(harness.AddSimple(3, 4, 1).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(1U));
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(2U));
+  EXPECT_EQ(harness.scheduler().num_queued(), 1U);
+  // Group 1 is done first: the next in line goes there, whoever was meant before.
+  ASSERT_TRUE(harness.Deliver(0, 1).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(3U));
+  EXPECT_TRUE(harness.Finish());
+}
+
+TEST(ClusterScheduler, AGroupShortOfBlocksPassesTheNextOn) {
+  GroupHarness harness = StartedPair({.block_tokens = 4, .num_blocks = 3});
+  ASSERT_TRUE(harness.AddSimple(1, 12, 1).code() == absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(harness.AddSimple(1, 11, 1).ok());
+  ASSERT_TRUE(harness.AddSimple(2, 2, 5).ok());
+  ASSERT_TRUE(harness.AddSimple(3, 2, 5).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(1U));
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(2U, 3U));
+  EXPECT_TRUE(harness.Finish());
+}
+
+TEST(ClusterScheduler, ALostGroupsSequencesMoveToTheLiveOne) {
+  GroupHarness harness = StartedPair();
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(harness.AddSimple(id, 4, 6).ok());
+  for (uint32_t group : {0U, 1U}) {
+    ASSERT_TRUE(harness.Plan(0, group).has_value());
+    ASSERT_TRUE(harness.Deliver(0, group).ok());
+  }
+  ASSERT_TRUE(harness.Plan(0, 0).has_value());
+  harness.Abort(0);
+  EXPECT_EQ(harness.scheduler().num_queued(), 2U);
+  EXPECT_EQ(harness.group(0).outstanding_tokens(), 0U);
+  const auto plan = harness.Plan(0, 1);
+  EXPECT_THAT(Ids(plan), ElementsAre(2U, 4U, 1U, 3U)) << "at once, in its next step";
+  EXPECT_EQ(plan->sequences[2].tokens.size(), 5U) << "prompt and the committed token";
+  EXPECT_TRUE(plan->sequences[2].fresh_slot);
+  EXPECT_FALSE(harness.Plan(0, 0).has_value());
+  EXPECT_EQ(harness.group(0).counters().replays, 2U);
+  EXPECT_TRUE(harness.Finish());
+  for (uint64_t id = 1; id <= 4; ++id) {
+    EXPECT_EQ(harness.outcome(id).tokens, harness.Alone(id, 4, 6)) << id;
+  }
+}
+
+TEST(ClusterScheduler, WithoutGroupsSequencesWait) {
+  GroupHarness harness = StartedPair();
+  ASSERT_TRUE(harness.AddSimple(1, 4, 6).ok());
+  ASSERT_TRUE(harness.Plan(0, 0).has_value());
+  harness.Abort(0);
+  harness.Abort(1);
+  EXPECT_FALSE(harness.Plan(0, 0).has_value());
+  EXPECT_FALSE(harness.Plan(0, 1).has_value());
+  EXPECT_EQ(harness.scheduler().num_queued(), 1U);
+  ASSERT_TRUE(harness.AddSimple(2, 4, 6).ok());
+  harness.Start(7, 1);
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(1U, 2U));
+  EXPECT_TRUE(harness.Finish());
+  EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 4, 6));
+}
+
+TEST(ClusterScheduler, BoundsOfTheQueueHoldForAllGroups) {
+  GroupHarness harness = StartedPair({.max_num_seqs = 1, .queued_requests_max = 2});
+  ASSERT_TRUE(harness.AddSimple(1, 4, 6).ok());
+  ASSERT_TRUE(harness.AddSimple(2, 4, 6).ok());
+  EXPECT_EQ(harness.AddSimple(3, 4, 6).message(), "queue_requests: 2 requests wait, at most 2 may");
+  harness.Plan(0, 0);
+  harness.Plan(0, 1);
+  EXPECT_TRUE(harness.AddSimple(3, 4, 6).ok());
+  EXPECT_TRUE(harness.AddSimple(4, 4, 6).ok());
+  EXPECT_FALSE(harness.AddSimple(5, 4, 6).ok());
+  EXPECT_TRUE(harness.Cancel(4));
+  EXPECT_FALSE(harness.Cancel(2)) << "in flight in group 1";
+  EXPECT_TRUE(harness.Finish());
+  EXPECT_TRUE(harness.outcome(2).cancelled);
+}
+
+TEST(ClusterScheduler, ASequenceGoesWhereItFits) {
+  GroupHarness harness({.block_tokens = 4, .num_blocks = 2, .groups = 2});
+  harness.Start(1, 0);
+  harness.Resize(8, 64);
+  harness.Start(2, 1);
+  ASSERT_TRUE(harness.AddSimple(1, 10, 6).ok());
+  EXPECT_FALSE(harness.Plan(0, 0).has_value()) << "three blocks and more";
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(1U));
+  // The large group is lost: it waits for one that can run it, and ends if none of those live can.
+  harness.Abort(1);
+  EXPECT_FALSE(harness.Plan(0, 0).has_value());
+  EXPECT_EQ(harness.scheduler().num_queued(), 1U);
+  harness.Resize(3, 64);
+  harness.Start(3, 1);
+  EXPECT_EQ(harness.outcome(1).error.message(),
+            "the new worker group cannot run it: 16 tokens need 4 cache blocks, the worker has 2");
+}
+
+TEST(ClusterScheduler, EqualCallsGiveEqualPlans) {
+  auto run = [] {
+    GroupHarness harness = StartedPair({.max_num_seqs = 3, .budget = 5, .lanes = 2});
+    for (uint64_t id = 1; id <= 9; ++id) {
+      EXPECT_TRUE(harness.AddSimple(id, id, 4, static_cast<int32_t>(id % 2)).ok());
+    }
+    std::vector<protocol::StepPlan> plans;
+    for (uint32_t i = 0; i < 80; ++i) {
+      const uint32_t lane = i % 2;
+      const uint32_t group = i / 2 % 2;
+      if (harness.waiting(lane, group)) {
+        EXPECT_TRUE(harness.Deliver(lane, group).ok());
+      }
+      if (auto plan = harness.Plan(lane, group)) plans.push_back(*std::move(plan));
+    }
+    return plans;
+  };
+  const std::vector<protocol::StepPlan> first = run();
+  EXPECT_GT(first.size(), 20U);
+  EXPECT_EQ(first, run());
+}
+
+}  // namespace
+}  // namespace skein::tests

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "protocol/base/strings.h"
+#include "protocol/http/http_client.h"
 #include "tests/bench/bench_line.h"
 #include "tests/bench/bench_process.h"
 #include "tests/bench/control_load.h"
@@ -55,6 +56,9 @@ class Cluster {
   const BenchProcess& coordinator() const { return *coordinator_; }
 
  private:
+  // Until the coordinator has heard that the group stands.
+  absl::Status WaitServing() const;
+
   std::string directory_;
   std::optional<BenchProcess> coordinator_;
   std::optional<BenchProcess> worker_;
@@ -92,8 +96,21 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options, 
   cluster->worker_.emplace(*std::move(worker));
   const auto ready = cluster->worker_->WaitReady(absl::Seconds(20));
   if (!ready.ok()) return ready.status();
+  if (absl::Status served = cluster->WaitServing(); !served.ok()) return served;
   if (two_cores) PinToCore(1);
   return cluster;
+}
+
+absl::Status Cluster::WaitServing() const {
+  protocol::HttpCall call;
+  call.port = port_;
+  call.target = "/health";
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (std::chrono::steady_clock::now() < end) {
+    const auto answer = protocol::CallHttp(call);
+    if (answer.ok() && answer->status == 200) return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError("the coordinator did not become healthy in 20 s");
 }
 
 // Prompts of eight random token ids.

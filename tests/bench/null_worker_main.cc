@@ -99,7 +99,7 @@ class NullWorker final : public protocol::Actor {
     hello.backend = "null";
     hello.model = "null";
     hello.incarnation = protocol::Incarnation(1);
-    hello.geometry = {64, 1 << 20, 2048, 1 << 16, 4096};
+    hello.geometry = {64, 1 << 17, 2048, 1 << 16, 4096};
     registered_ = Send(context, protocol::Epoch(0), hello);
   }
 

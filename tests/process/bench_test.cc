@@ -92,8 +92,8 @@ TEST_F(BenchTest, TakesLengthsOfAnswersFromTheServersTokenizer) {
   const auto counted = protocol::CallHttp(call);
   ASSERT_TRUE(counted.ok()) << counted.status();
   const int64_t tokens = Number(protocol::ParseJson(counted->body).value(), "count");
-  const auto result = Measure("--num-prompts 2 --ignore-eos --dataset-name sharegpt --dataset-path " +
-                              path);
+  const auto result =
+      Measure("--num-prompts 2 --ignore-eos --dataset-name sharegpt --dataset-path " + path);
   EXPECT_EQ(Number(result, "total_output_tokens"), 2 * tokens);
 }
 

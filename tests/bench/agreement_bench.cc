@@ -11,13 +11,14 @@
 #include <vector>
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "absl/strings/numbers.h"
 #include "protocol/base/strings.h"
 #include "protocol/json/json.h"
 #include "tests/bench/bench_line.h"
+#include "tests/bench/null_cluster.h"
 #include "tests/bench/raw_sse_client.h"
-#include "tests/process/live_server.h"
 #include "worker/node/commands/bench_workload.h"
 
 namespace skein::bench {
@@ -26,12 +27,13 @@ namespace {
 using protocol::Concat;
 
 constexpr int kConcurrency = 4;
+constexpr int64_t kStepUs = 8'000;
 constexpr double kToleranceMax = 0.02;
 constexpr char kUsage[] =
     "usage: agreement_bench [--commit ID] [--pairs N] [--prompts N] [--seed N]\n"
-    "Starts skein serve with the demo model and measures it N times (6) with each client: a\n"
-    "closed loop of 4 completions of 32 + 32 tokens. Exit 1 when the median of the pairs differs\n"
-    "by more than 2 %.\n";
+    "Measures a coordinator, whose worker answers each step after 8 ms, N times (6) with each\n"
+    "client: a closed loop of 4 completions of 32 + 32 tokens. Steps of a fixed time keep the\n"
+    "server's own noise out. Exit 1 when the median of the pairs differs by more than 2 %.\n";
 
 struct Options {
   RunIdentity run;
@@ -64,17 +66,18 @@ bool MeasureRaw(const Options& options, uint16_t port, int64_t seed, Sample& sam
   return result.answers == static_cast<uint64_t>(options.prompts);
 }
 
-bool MeasureTool(const Options& options, const tests::LiveServer& server, int64_t seed,
+bool MeasureTool(const Options& options, uint16_t port, int64_t seed,
                  Sample& sample) {
-  const std::string path = server.directory() + "/result.json";
+  const std::string path = Concat("/tmp/skein_agreement_", ::getpid(), ".json");
   const std::string command = Concat(
-      SKEIN_PROGRAM_DIRECTORY, "/skein bench --port ", server.port(), " --num-prompts ",
+      SKEIN_PROGRAM_DIRECTORY, "/skein bench --port ", port, " --num-prompts ",
       options.prompts, " --random-input-len 32 --random-output-len 32 --ignore-eos --seed ", seed,
       " --max-concurrency ", kConcurrency, " --save-result --result-filename ", path,
       " > /dev/null");
   const int status = std::system(command.c_str());
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return false;
   std::ifstream file(path);
+  ::unlink(path.c_str());
   std::ostringstream text;
   text << file.rdbuf();
   const auto result = protocol::ParseJson(text.str());
@@ -106,21 +109,23 @@ double Difference(const std::vector<Sample>& tool, const std::vector<Sample>& ra
 }
 
 int Measure(const Options& options) {
-  tests::LiveServer server;
-  if (!server.StartReady({"--threads", "1"})) {
-    std::fprintf(stderr, "agreement_bench: no server: %s\n", server.output().c_str());
+  const auto cluster = NullCluster::Start("deploy/models/tiny-v41", UsableCores() > 1, kStepUs);
+  if (!cluster.ok()) {
+    std::fprintf(stderr, "agreement_bench: no server: %s\n",
+                 std::string(protocol::StatusText(cluster.status())).c_str());
     return 1;
   }
+  const uint16_t port = (*cluster)->port();
   std::vector<Sample> raw;
   std::vector<Sample> tool;
   Sample sample;
-  bool valid = MeasureRaw(options, server.port(), 99, sample);  // not counted
+  bool valid = MeasureRaw(options, port, 99, sample);  // not counted
   for (int pair = 0; pair < options.pairs; ++pair) {
     for (const bool is_raw : {pair % 2 == 0, pair % 2 != 0}) {
       // Both clients of a pair send the same prompts.
       const int64_t seed = static_cast<int64_t>(options.run.seed) + pair;
-      valid = valid && (is_raw ? MeasureRaw(options, server.port(), seed, sample)
-                               : MeasureTool(options, server, seed, sample));
+      valid = valid && (is_raw ? MeasureRaw(options, port, seed, sample)
+                               : MeasureTool(options, port, seed, sample));
       (is_raw ? raw : tool).push_back(sample);
     }
   }

@@ -16,16 +16,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "protocol/base/strings.h"
-#include "protocol/http/http_client.h"
 #include "tests/bench/bench_line.h"
 #include "tests/bench/bench_process.h"
 #include "tests/bench/control_load.h"
 #include "tests/bench/control_messages.h"
+#include "tests/bench/null_cluster.h"
 
 namespace skein::bench {
 namespace {
 
-constexpr char kPrograms[] = SKEIN_PROGRAM_DIRECTORY;
 constexpr char kUsage[] =
     "usage: control_bench [--case http|sse|ttft|streams|messages] [--commit ID] [--seed N]\n"
     "                     [--seconds S] [--step-us N] [--model DIR]\n"
@@ -41,77 +40,6 @@ struct Options {
   std::string model = "deploy/models/tiny-v41";
   bool two_cores = UsableCores() > 1;  // before this thread is pinned
 };
-
-// A coordinator with its null worker, in a directory of their own.
-class Cluster {
- public:
-  static absl::StatusOr<std::unique_ptr<Cluster>> Start(const Options& options, int64_t step_us);
-  ~Cluster() {
-    worker_.reset();
-    coordinator_.reset();
-    ::unlink((directory_ + "/control").c_str());
-    ::rmdir(directory_.c_str());
-  }
-  uint16_t port() const { return port_; }
-  const BenchProcess& coordinator() const { return *coordinator_; }
-
- private:
-  // Until the coordinator has heard that the group stands.
-  absl::Status WaitServing() const;
-
-  std::string directory_;
-  std::optional<BenchProcess> coordinator_;
-  std::optional<BenchProcess> worker_;
-  uint16_t port_ = 0;
-};
-
-absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options, int64_t step_us) {
-  auto cluster = std::make_unique<Cluster>();
-  char path[] = "/tmp/skein_control_XXXXXX";
-  cluster->directory_ = ::mkdtemp(path);
-  const std::string endpoint = absl::StrCat("ipc://", cluster->directory_, "/control");
-  const bool two_cores = options.two_cores;
-  auto coordinator = BenchProcess::Start(
-      {absl::StrCat(kPrograms, "/skein-coordinator"),
-       {"--model", options.model, "--control-endpoint", endpoint, "--port", "0", "--backend", "cpu",
-        "--max-connections", "20000", "--max-connections-per-address", "20000", "--max-num-seqs",
-        "1024", "--max-num-batched-tokens", "65536", "--max-num-queued-reqs", "1000000",
-        "--max-num-queued-tokens", "1000000000", "--lease-timeout", "10", "--heartbeat-timeout",
-        "2", "--log-level", "warn"},
-       two_cores ? 0 : -1});
-  if (!coordinator.ok()) return coordinator.status();
-  cluster->coordinator_.emplace(*std::move(coordinator));
-  const auto address = cluster->coordinator_->WaitReady(absl::Seconds(20));
-  if (!address.ok()) return address.status();
-  uint32_t port = 0;
-  if (!absl::SimpleAtoi(address->substr(address->rfind(':') + 1), &port)) {
-    return absl::InternalError(absl::StrCat("no port in \"", *address, "\""));
-  }
-  cluster->port_ = static_cast<uint16_t>(port);
-  auto worker = BenchProcess::Start({absl::StrCat(kPrograms, "/null_worker"),
-                                     {"--endpoint", endpoint, "--step-us",
-                                      std::to_string(step_us)},
-                                     two_cores ? 1 : -1});
-  if (!worker.ok()) return worker.status();
-  cluster->worker_.emplace(*std::move(worker));
-  const auto ready = cluster->worker_->WaitReady(absl::Seconds(20));
-  if (!ready.ok()) return ready.status();
-  if (absl::Status served = cluster->WaitServing(); !served.ok()) return served;
-  if (two_cores) PinToCore(1);
-  return cluster;
-}
-
-absl::Status Cluster::WaitServing() const {
-  protocol::HttpCall call;
-  call.port = port_;
-  call.target = "/health";
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (std::chrono::steady_clock::now() < end) {
-    const auto answer = protocol::CallHttp(call);
-    if (answer.ok() && answer->status == 200) return absl::OkStatus();
-  }
-  return absl::DeadlineExceededError("the coordinator did not become healthy in 20 s");
-}
 
 // Prompts of eight random token ids.
 std::vector<std::string> Bodies(uint64_t seed, std::string_view rest) {
@@ -145,7 +73,7 @@ struct Measured {
   double cpu_seconds = 0;
 };
 
-absl::StatusOr<Measured> RunLoad(const Cluster& cluster, LoadSpec spec) {
+absl::StatusOr<Measured> RunLoad(const NullCluster& cluster, LoadSpec spec) {
   auto load = ControlLoad::Create(cluster.port(), std::move(spec));
   if (!load.ok()) return load.status();
   const double cpu = cluster.coordinator().CpuSeconds();
@@ -164,7 +92,7 @@ absl::StatusOr<Measured> RunLoad(const Cluster& cluster, LoadSpec spec) {
 }
 
 int RunHttp(const Options& options) {
-  const auto cluster = Cluster::Start(options, options.step_us);
+  const auto cluster = NullCluster::Start(options.model, options.two_cores, options.step_us);
   if (!cluster.ok()) return Failed(cluster.status());
   LoadSpec spec;
   spec.bodies = Bodies(options.run.seed, "\"max_tokens\":1,\"ignore_eos\":true,\"temperature\":0");
@@ -190,7 +118,7 @@ int RunHttp(const Options& options) {
 }
 
 int RunSse(const Options& options, int live) {
-  const auto cluster = Cluster::Start(options, options.step_us);
+  const auto cluster = NullCluster::Start(options.model, options.two_cores, options.step_us);
   if (!cluster.ok()) return Failed(cluster.status());
   LoadSpec spec;
   spec.bodies = Bodies(options.run.seed,
@@ -217,7 +145,7 @@ int RunSse(const Options& options, int live) {
 }
 
 int RunTtft(const Options& options) {
-  const auto cluster = Cluster::Start(options, 0);
+  const auto cluster = NullCluster::Start(options.model, options.two_cores, 0);
   if (!cluster.ok()) return Failed(cluster.status());
   LoadSpec spec;
   spec.bodies = Bodies(options.run.seed,
@@ -248,7 +176,7 @@ int RunStreams(const Options& options) {
   ::getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-  const auto cluster = Cluster::Start(options, 100'000);
+  const auto cluster = NullCluster::Start(options.model, options.two_cores, 100'000);
   if (!cluster.ok()) return Failed(cluster.status());
   LoadSpec spec;
   spec.target = "/v1/chat/completions";

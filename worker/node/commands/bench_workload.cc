@@ -56,7 +56,8 @@ void WriteSampling(const BenchOptions& options, int64_t output_len, JsonWriter& 
 
 // Words that stand for ids where only text goes: each is about one token.
 std::string TextOf(const std::vector<int64_t>& ids) {
-  constexpr std::string_view kWords[] = {"the", "water", "of", "house", "and", "green", "to", "day"};
+  constexpr std::string_view kWords[] = {"the", "water", "of", "house",
+                                          "and", "green", "to", "day"};
   std::string text;
   for (const int64_t id : ids) {
     text += kWords[static_cast<size_t>(id) % std::size(kWords)];

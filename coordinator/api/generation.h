@@ -41,7 +41,7 @@ class Generation final : public TokenSink,
     protocol::HttpHeaders headers;  // of the response
     size_t egress_bytes_max = 256 * 1024;
     std::shared_ptr<DeltaCourier> courier;  // from the control thread to the listener's
-    std::function<int()> retry_after_s;  // advice for a 503
+    std::function<int()> retry_after_s;     // advice for a 503
     std::function<void(const GenerationEnd&)> on_end;
   };
 

@@ -221,9 +221,9 @@ void HttpClientPool::Impl::Read(Connection& connection, Receiver& receiver) {
     return;
   }
   if (!connection.has_call) return Close(connection.fd);  // the server ended an idle connection
-  absl::Status result = size < 0 ? absl::DataLossError(std::string("the connection failed: ") +
-                                                       std::strerror(errno))
-                                 : connection.reader.Close();
+  absl::Status result =
+      size < 0 ? absl::DataLossError(std::string("the connection failed: ") + std::strerror(errno))
+               : connection.reader.Close();
   if (connection.is_connecting) {
     result = absl::UnavailableError("cannot connect to " + Where() + ": " +
                                     std::strerror(size < 0 ? errno : ECONNRESET));
@@ -300,8 +300,8 @@ std::string KeptRequest(std::string_view method, std::string_view target, std::s
   text.append(method).append(" ").append(target).append(" HTTP/1.1\r\nHost: ").append(host);
   text.append("\r\n").append(headers);
   if (method != "GET") {
-    text += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
-            "\r\n";
+    text +=
+        "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
   }
   return text.append("\r\n").append(body);
 }

@@ -19,8 +19,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr size_t kReadBytes = 4 * 1024;  // of each connection: idle ones hold no more
-constexpr size_t kHeldBytesMax = 1 << 20;  // while an answer is in progress
+constexpr size_t kReadBytes = 4 * 1024;      // of each connection: idle ones hold no more
+constexpr size_t kHeldBytesMax = 1 << 20;    // while an answer is in progress
 constexpr size_t kKeptBytesMax = 64 * 1024;  // of a buffer between two answers
 constexpr size_t kDiscardBytesMax = 1 << 20;
 constexpr std::chrono::seconds kLingerTime{2};
@@ -224,8 +224,7 @@ void HttpConnection::Write() {
 bool HttpConnection::SendInFlight() {
   while (in_flight_done_ < in_flight_.size()) {
     error_code error;
-    const size_t bytes =
-        io_->socket.write_some(asio::buffer(in_flight_) + in_flight_done_, error);
+    const size_t bytes = io_->socket.write_some(asio::buffer(in_flight_) + in_flight_done_, error);
     if (error == asio::error::would_block) {
       AwaitWritable();
       return false;

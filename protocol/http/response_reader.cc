@@ -83,8 +83,7 @@ absl::Status ResponseReader::ReadHead(std::string_view head) {
     const std::string_view line = head.substr(at, end - at);
     const size_t colon = line.find(':');
     if (colon != std::string_view::npos) {
-      const absl::Status read =
-          ReadField(line.substr(0, colon), Trimmed(line.substr(colon + 1)));
+      const absl::Status read = ReadField(line.substr(0, colon), Trimmed(line.substr(colon + 1)));
       if (!read.ok()) return read;
     }
     at = end + 1;

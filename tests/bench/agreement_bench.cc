@@ -66,14 +66,13 @@ bool MeasureRaw(const Options& options, uint16_t port, int64_t seed, Sample& sam
   return result.answers == static_cast<uint64_t>(options.prompts);
 }
 
-bool MeasureTool(const Options& options, uint16_t port, int64_t seed,
-                 Sample& sample) {
+bool MeasureTool(const Options& options, uint16_t port, int64_t seed, Sample& sample) {
   const std::string path = Concat("/tmp/skein_agreement_", ::getpid(), ".json");
-  const std::string command = Concat(
-      SKEIN_PROGRAM_DIRECTORY, "/skein bench --port ", port, " --num-prompts ",
-      options.prompts, " --random-input-len 32 --random-output-len 32 --ignore-eos --seed ", seed,
-      " --max-concurrency ", kConcurrency, " --save-result --result-filename ", path,
-      " > /dev/null");
+  const std::string command =
+      Concat(SKEIN_PROGRAM_DIRECTORY, "/skein bench --port ", port, " --num-prompts ",
+             options.prompts, " --random-input-len 32 --random-output-len 32 --ignore-eos --seed ",
+             seed, " --max-concurrency ", kConcurrency, " --save-result --result-filename ", path,
+             " > /dev/null");
   const int status = std::system(command.c_str());
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return false;
   std::ifstream file(path);

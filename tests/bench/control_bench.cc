@@ -63,8 +63,7 @@ std::string Placement(const Options& options) {
 }
 
 int Failed(const absl::Status& status) {
-  std::fprintf(stderr, "control_bench: %s\n",
-               std::string(protocol::StatusText(status)).c_str());
+  std::fprintf(stderr, "control_bench: %s\n", std::string(protocol::StatusText(status)).c_str());
   return 1;
 }
 

@@ -39,8 +39,7 @@ void ControlLoad::StartNext(uint64_t slot) {
   pool_->Start(slot, requests_[num_started_++ % requests_.size()]);
 }
 
-void ControlLoad::OnBody(uint64_t slot, int status, std::string_view bytes,
-                         Clock::time_point at) {
+void ControlLoad::OnBody(uint64_t slot, int status, std::string_view bytes, Clock::time_point at) {
   if (status != 200) {
     if (counts_.first_failure.size() < 300) counts_.first_failure += bytes;
     return;

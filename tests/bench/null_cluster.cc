@@ -24,14 +24,34 @@ absl::StatusOr<std::unique_ptr<NullCluster>> NullCluster::Start(const std::strin
   char path[] = "/tmp/skein_control_XXXXXX";
   cluster->directory_ = ::mkdtemp(path);
   const std::string endpoint = absl::StrCat("ipc://", cluster->directory_, "/control");
-  auto coordinator = BenchProcess::Start(
-      {absl::StrCat(kPrograms, "/skein-coordinator"),
-       {"--model", model, "--control-endpoint", endpoint, "--port", "0", "--backend", "cpu",
-        "--max-connections", "20000", "--max-connections-per-address", "20000", "--max-num-seqs",
-        "1024", "--max-num-batched-tokens", "65536", "--max-num-queued-reqs", "1000000",
-        "--max-num-queued-tokens", "1000000000", "--lease-timeout", "10", "--heartbeat-timeout",
-        "2", "--log-level", "warn"},
-       two_cores ? 0 : -1});
+  auto coordinator = BenchProcess::Start({absl::StrCat(kPrograms, "/skein-coordinator"),
+                                          {"--model",
+                                           model,
+                                           "--control-endpoint",
+                                           endpoint,
+                                           "--port",
+                                           "0",
+                                           "--backend",
+                                           "cpu",
+                                           "--max-connections",
+                                           "20000",
+                                           "--max-connections-per-address",
+                                           "20000",
+                                           "--max-num-seqs",
+                                           "1024",
+                                           "--max-num-batched-tokens",
+                                           "65536",
+                                           "--max-num-queued-reqs",
+                                           "1000000",
+                                           "--max-num-queued-tokens",
+                                           "1000000000",
+                                           "--lease-timeout",
+                                           "10",
+                                           "--heartbeat-timeout",
+                                           "2",
+                                           "--log-level",
+                                           "warn"},
+                                          two_cores ? 0 : -1});
   if (!coordinator.ok()) return coordinator.status();
   cluster->coordinator_.emplace(*std::move(coordinator));
   const auto address = cluster->coordinator_->WaitReady(absl::Seconds(20));
@@ -42,8 +62,7 @@ absl::StatusOr<std::unique_ptr<NullCluster>> NullCluster::Start(const std::strin
   }
   cluster->port_ = static_cast<uint16_t>(port);
   auto worker = BenchProcess::Start({absl::StrCat(kPrograms, "/null_worker"),
-                                     {"--endpoint", endpoint, "--step-us",
-                                      std::to_string(step_us)},
+                                     {"--endpoint", endpoint, "--step-us", std::to_string(step_us)},
                                      two_cores ? 1 : -1});
   if (!worker.ok()) return worker.status();
   cluster->worker_.emplace(*std::move(worker));

@@ -183,8 +183,8 @@ int Main(int argc, char** argv) {
     if (name == "--endpoint") {
       options.endpoint = argv[i + 1];
     } else if (number == nullptr || !absl::SimpleAtoi(argv[i + 1], number)) {
-      return Fail(absl::InvalidArgumentError(absl::StrCat(argv[i], " ", argv[i + 1],
-                                                          ": no such flag, or no number")));
+      return Fail(absl::InvalidArgumentError(
+          absl::StrCat(argv[i], " ", argv[i + 1], ": no such flag, or no number")));
     }
   }
   return Run(options);

@@ -12,8 +12,8 @@ namespace skein::bench {
 
 struct RawResult {
   double seconds = 0;
-  uint64_t answers = 0;   // streams that ended with [DONE]
-  uint64_t tokens = 0;    // answers times the asked length
+  uint64_t answers = 0;  // streams that ended with [DONE]
+  uint64_t tokens = 0;   // answers times the asked length
   double mean_ttft_ms = 0;
   double output_throughput = 0;  // tokens per second
 };

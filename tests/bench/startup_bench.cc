@@ -134,11 +134,10 @@ int Run(const Options& options, std::string_view name) {
     if (valid) starts.push_back(start);
   }
   const std::string phases =
-      name == "crash"
-          ? protocol::Concat("{\"loaded\":", Median(starts, &Start::loaded_s), "}")
-          : protocol::Concat("{\"supervised\":", Median(starts, &Start::supervised_s),
-                             ",\"listening\":", Median(starts, &Start::listening_s),
-                             ",\"loaded\":", Median(starts, &Start::loaded_s), "}");
+      name == "crash" ? protocol::Concat("{\"loaded\":", Median(starts, &Start::loaded_s), "}")
+                      : protocol::Concat("{\"supervised\":", Median(starts, &Start::supervised_s),
+                                         ",\"listening\":", Median(starts, &Start::listening_s),
+                                         ",\"loaded\":", Median(starts, &Start::loaded_s), "}");
   std::fprintf(stderr, "%-6s ready %s s, first token %s s later%s\n", std::string(name).c_str(),
                Median(starts, &Start::ready_s).c_str(),
                Median(starts, &Start::first_token_s).c_str(), valid ? "" : ", FAILED");

@@ -19,8 +19,8 @@ std::string Read(ResponseReader& reader, std::string_view text, size_t piece) {
   while (!text.empty() && !reader.is_whole()) {
     size_t used = 0;
     const std::string_view part = text.substr(0, piece);
-    const absl::Status status =
-        reader.Feed(part, [&](std::string_view bytes) { body += bytes; }, &used);
+    const absl::Status status = reader.Feed(
+        part, [&](std::string_view bytes) { body += bytes; }, &used);
     if (!status.ok()) return body + "|" + std::string(status.message());
     EXPECT_TRUE(reader.is_whole() || used == part.size()) << used;
     text.remove_prefix(used);

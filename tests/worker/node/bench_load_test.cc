@@ -34,8 +34,8 @@ class ScriptedTarget final : public BenchTarget {
   }
   void Poll(double until_s, Receiver& receiver) override {
     ASSERT_LT(++polls_, 10'000) << "the load does not end";
-    const auto next = std::min_element(
-        due_.begin(), due_.end(), [](const Due& a, const Due& b) { return a.at_s < b.at_s; });
+    const auto next = std::min_element(due_.begin(), due_.end(),
+                                       [](const Due& a, const Due& b) { return a.at_s < b.at_s; });
     if (next == due_.end() || next->at_s > until_s) {
       now_s_ = until_s;
       return;
@@ -78,8 +78,9 @@ const std::string kDone = "data: [DONE]\n\n";
 
 // First text after 0.5 s, then a gap of 0.25 s, whole after 1 s.
 std::vector<Act> GoodScript() {
-  return {{0.125, "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\","
-                  "\"content\":\"\"},\"finish_reason\":null}]}\n\n"},
+  return {{0.125,
+           "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\","
+           "\"content\":\"\"},\"finish_reason\":null}]}\n\n"},
           {0.5, Text("a")},
           {0.75, Text("b") + kUsage.substr(0, 20)},
           {0.875, kUsage.substr(20)},
@@ -113,8 +114,7 @@ TEST(BenchLoadTest, ReadsTimesAndTokensOfAStream) {
   EXPECT_THAT(target.bodies, ElementsAre("body 0"));
 }
 
-std::vector<double> TimesOf(const std::vector<BenchRecord>& records,
-                            double BenchRecord::*member) {
+std::vector<double> TimesOf(const std::vector<BenchRecord>& records, double BenchRecord::*member) {
   std::vector<double> times;
   for (const BenchRecord& record : records) times.push_back(record.*member);
   return times;
@@ -152,10 +152,9 @@ TEST(BenchLoadTest, AnOpenLoopWithABoundCountsFromTheArrival) {
 
 TEST(BenchLoadTest, AnAnswerWithoutTextBeginsWithItsEnd) {
   const BenchWorkload workload = Workload({0}, false);
-  ScriptedTarget target({{0.25,
-                          "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}]}\n\n" +
-                              kDone,
-                          true}});
+  ScriptedTarget target(
+      {{0.25, "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}]}\n\n" + kDone,
+        true}});
   const auto records = BenchLoad(workload, 0, target).Run();
   EXPECT_TRUE(records[0].ok());
   EXPECT_EQ(records[0].first_s, 0.25);

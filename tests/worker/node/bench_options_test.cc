@@ -26,12 +26,36 @@ std::string Error(std::vector<std::string> arguments) {
 }
 
 TEST(BenchOptionsTest, ReadsTheVocabulary) {
-  const BenchOptions options = Parse(
-      {"--base-url", "http://10.0.0.1:9000/", "--endpoint=/v1/chat/completions", "--model", "m",
-       "--dataset-name", "random", "--random-input-len", "100", "--random-range-ratio", "0.5",
-       "--num-prompts", "10", "--request-rate", "2.5", "--burstiness", "0.5", "--max-concurrency",
-       "4", "--seed", "9", "--ignore-eos", "--goodput", "ttft:500", "tpot:50", "--save-result",
-       "--percentile-metrics", "ttft,itl", "--metric-percentiles", "50,99.9"});
+  const BenchOptions options = Parse({"--base-url",
+                                      "http://10.0.0.1:9000/",
+                                      "--endpoint=/v1/chat/completions",
+                                      "--model",
+                                      "m",
+                                      "--dataset-name",
+                                      "random",
+                                      "--random-input-len",
+                                      "100",
+                                      "--random-range-ratio",
+                                      "0.5",
+                                      "--num-prompts",
+                                      "10",
+                                      "--request-rate",
+                                      "2.5",
+                                      "--burstiness",
+                                      "0.5",
+                                      "--max-concurrency",
+                                      "4",
+                                      "--seed",
+                                      "9",
+                                      "--ignore-eos",
+                                      "--goodput",
+                                      "ttft:500",
+                                      "tpot:50",
+                                      "--save-result",
+                                      "--percentile-metrics",
+                                      "ttft,itl",
+                                      "--metric-percentiles",
+                                      "50,99.9"});
   EXPECT_EQ(options.host, "10.0.0.1");
   EXPECT_EQ(options.port, 9000);
   EXPECT_EQ(options.endpoint, "/v1/chat/completions");
@@ -87,9 +111,9 @@ TEST(BenchOptionsTest, SaysWhatIsWrong) {
 }
 
 TEST(BenchOptionsTest, HelpNamesEveryModeAndFlag) {
-  for (const char* text : {"closed loop", "open loop", "trace replay", "--compare A.json",
-                           "--random-range-ratio N", "--ignore-eos  ", "--dataset-path TEXT",
-                           "--goodput METRIC:MS", "--slo TEXT"}) {
+  for (const char* text :
+       {"closed loop", "open loop", "trace replay", "--compare A.json", "--random-range-ratio N",
+        "--ignore-eos  ", "--dataset-path TEXT", "--goodput METRIC:MS", "--slo TEXT"}) {
     EXPECT_THAT(BenchHelp(), HasSubstr(text));
   }
 }

@@ -55,8 +55,7 @@ class HttpTarget final : public BenchTarget, private protocol::HttpClientPool::R
   void Begin() { begin_ = Clock::now(); }
   double NowSeconds() override { return SecondsOf(Clock::now()); }
   void Start(uint64_t request, const std::string& body) override {
-    pool_->Start(request,
-                 protocol::KeptRequest("POST", options_.endpoint, host_, headers_, body));
+    pool_->Start(request, protocol::KeptRequest("POST", options_.endpoint, host_, headers_, body));
   }
   void Poll(double until_s, BenchTarget::Receiver& receiver) override {
     receiver_ = &receiver;
@@ -71,8 +70,7 @@ class HttpTarget final : public BenchTarget, private protocol::HttpClientPool::R
   void OnBody(uint64_t call, int status, std::string_view bytes, Clock::time_point at) override {
     receiver_->OnBody(call, status, bytes, SecondsOf(at));
   }
-  void OnEnd(uint64_t call, int status, const absl::Status& result,
-             Clock::time_point at) override {
+  void OnEnd(uint64_t call, int status, const absl::Status& result, Clock::time_point at) override {
     receiver_->OnEnd(call, status, result, SecondsOf(at));
   }
 
@@ -162,10 +160,10 @@ absl::Status SaveResult(const BenchOptions& options, const BenchReport& report) 
   if (name.empty()) {
     std::string model = options.model;
     for (char& c : model) c = c == '/' ? '_' : c;
-    name = Concat("skein-",
-                  options.request_rate > 0 ? protocol::FormatJsonDouble(options.request_rate)
-                                           : "inf",
-                  "qps-", model, "-", TimeText("%Y%m%d-%H%M%S"), ".json");
+    name =
+        Concat("skein-",
+               options.request_rate > 0 ? protocol::FormatJsonDouble(options.request_rate) : "inf",
+               "qps-", model, "-", TimeText("%Y%m%d-%H%M%S"), ".json");
   }
   const std::string path =
       options.result_dir.empty() ? name : Concat(options.result_dir, "/", name);

@@ -21,13 +21,13 @@ namespace skein::worker {
 struct BenchRecord {
   double scheduled_s = 0;  // latencies count from here
   double sent_s = 0;
-  double first_s = -1;  // first event with text; -1: none
-  double last_s = -1;   // last event with text
-  double end_s = 0;     // the answer was whole, or failed
+  double first_s = -1;         // first event with text; -1: none
+  double last_s = -1;          // last event with text
+  double end_s = 0;            // the answer was whole, or failed
   std::vector<double> gaps_s;  // between events with text
   int64_t input_tokens = 0;    // of usage
   int64_t output_tokens = 0;
-  int64_t steps = 0;           // of usage.skein; 0: not said
+  int64_t steps = 0;  // of usage.skein; 0: not said
   int64_t draft_tokens = 0;
   int64_t accepted_draft_tokens = 0;
   std::string error;  // empty: the answer is whole. Else its kind: "http_503 not_ready", "cut", ...

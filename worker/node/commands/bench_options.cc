@@ -50,8 +50,7 @@ constexpr std::array kFlags = {
          "token ids are drawn from 256 up to this (4000); at most the vocabulary size", 257},
     Flag{"output-len", &BenchOptions::output_len,
          "tokens of an answer of sharegpt and trace, instead of what is recorded", 0},
-    Flag{"trace-speed", &BenchOptions::trace_speed, "2 replays a trace in half its time (1)",
-         1e-3},
+    Flag{"trace-speed", &BenchOptions::trace_speed, "2 replays a trace in half its time (1)", 1e-3},
     Flag{"num-prompts", &BenchOptions::num_prompts, "requests (1000); a trace may hold fewer", 1},
     Flag{"num-warmups", &BenchOptions::num_warmups, "requests before, not measured (0)"},
     Flag{"request-rate", &BenchOptions::request_rate,
@@ -87,8 +86,7 @@ bool ReadNumber(std::string_view text, double* value) {
 }
 
 absl::Status BadValue(std::string_view flag, std::string_view value, std::string_view wanted) {
-  return absl::InvalidArgumentError(
-      Concat("--", flag, " is \"", value, "\"; it must be ", wanted));
+  return absl::InvalidArgumentError(Concat("--", flag, " is \"", value, "\"; it must be ", wanted));
 }
 
 std::vector<std::string> SplitBy(std::string_view text, char separator) {
@@ -103,7 +101,7 @@ std::vector<std::string> SplitBy(std::string_view text, char separator) {
 
 absl::Status SetFlag(const Flag& flag, std::string_view value, BenchOptions& options) {
   if (const auto* text = std::get_if<std::string BenchOptions::*>(&flag.member)) {
-    options.**text = std::string(value);
+    options.** text = std::string(value);
     return absl::OkStatus();
   }
   double number = 0;
@@ -111,7 +109,7 @@ absl::Status SetFlag(const Flag& flag, std::string_view value, BenchOptions& opt
   const bool read = ReadNumber(value, &number) && number >= flag.min && number < 1e15;
   if (const auto* real = std::get_if<double BenchOptions::*>(&flag.member)) {
     if (!read) return BadValue(flag.name, value, Concat("a number from ", flag.min, " on"));
-    options.**real = number;
+    options.** real = number;
     return absl::OkStatus();
   }
   const auto whole = static_cast<int64_t>(number);
@@ -285,8 +283,11 @@ std::string BenchHelp() {
   for (const Flag& flag : kFlags) {
     const bool is_switch = std::holds_alternative<bool BenchOptions::*>(flag.member);
     const bool is_text = std::holds_alternative<std::string BenchOptions::*>(flag.member);
-    text += Concat("  --", flag.name, is_switch ? "" : is_text ? " TEXT" : " N", "  ", flag.help,
-                   "\n");
+    text += Concat("  --", flag.name,
+                   is_switch ? ""
+                   : is_text ? " TEXT"
+                             : " N",
+                   "  ", flag.help, "\n");
   }
   return text + std::string(kListHelp);
 }

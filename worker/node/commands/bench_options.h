@@ -22,13 +22,13 @@ struct BenchOptions {
 
   std::string dataset_name = "random";  // random, sharegpt, trace
   std::string dataset_path;
-  int64_t random_input_len = 1024;   // tokens
-  int64_t random_output_len = 128;   // tokens
-  double random_range_ratio = 0;     // lengths are uniform in len * (1 - r) ... len * (1 + r)
-  int64_t random_prefix_len = 0;     // tokens that all random prompts share
-  int64_t random_token_max = 4000;   // ids are drawn from 256 up to this
-  int64_t output_len = 0;            // of sharegpt and trace, instead of the recorded length
-  double trace_speed = 1;            // timestamps are divided by it
+  int64_t random_input_len = 1024;  // tokens
+  int64_t random_output_len = 128;  // tokens
+  double random_range_ratio = 0;    // lengths are uniform in len * (1 - r) ... len * (1 + r)
+  int64_t random_prefix_len = 0;    // tokens that all random prompts share
+  int64_t random_token_max = 4000;  // ids are drawn from 256 up to this
+  int64_t output_len = 0;           // of sharegpt and trace, instead of the recorded length
+  double trace_speed = 1;           // timestamps are divided by it
   int64_t num_prompts = 1000;
   int64_t num_warmups = 0;
 

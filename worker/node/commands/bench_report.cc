@@ -149,8 +149,8 @@ void WriteOptions(const BenchOptions& options, protocol::JsonWriter& writer) {
     writer.Key(key);
     writer.String(value);
   };
-  text("endpoint_type", options.endpoint.find("chat") != std::string::npos ? "openai-chat"
-                                                                           : "openai");
+  text("endpoint_type",
+       options.endpoint.find("chat") != std::string::npos ? "openai-chat" : "openai");
   text("endpoint", options.endpoint);
   text("model_id", options.model);
   text("dataset", options.dataset_name);

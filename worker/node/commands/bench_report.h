@@ -35,9 +35,9 @@ struct BenchReport {
   int64_t good = 0;  // requests within every bound of goodput
   double request_goodput = 0;
   double peak_concurrency = 0;
-  double late_start_ms_max = 0;    // largest delay from a scheduled arrival to its sending
-  double acceptance_length = 0;    // tokens per step; 0: the server said no steps
-  double draft_acceptance = -1;    // accepted share of draft tokens; -1: no drafts
+  double late_start_ms_max = 0;  // largest delay from a scheduled arrival to its sending
+  double acceptance_length = 0;  // tokens per step; 0: the server said no steps
+  double draft_acceptance = -1;  // accepted share of draft tokens; -1: no drafts
   std::vector<BenchLatency> latencies;
   std::map<std::string, int64_t> errors;  // by kind
   std::string first_error;

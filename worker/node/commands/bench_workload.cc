@@ -57,7 +57,7 @@ void WriteSampling(const BenchOptions& options, int64_t output_len, JsonWriter& 
 // Words that stand for ids where only text goes: each is about one token.
 std::string TextOf(const std::vector<int64_t>& ids) {
   constexpr std::string_view kWords[] = {"the", "water", "of", "house",
-                                          "and", "green", "to", "day"};
+                                         "and", "green", "to", "day"};
   std::string text;
   for (const int64_t id : ids) {
     text += kWords[static_cast<size_t>(id) % std::size(kWords)];
@@ -131,8 +131,7 @@ std::vector<BenchRequest> RandomRequests(const BenchOptions& options, Random& ra
 }
 
 absl::StatusOr<std::vector<BenchRequest>> ShareGptRequests(const BenchOptions& options,
-                                                           std::string_view dataset,
-                                                           Random& random,
+                                                           std::string_view dataset, Random& random,
                                                            const TokenCounter& count_tokens) {
   const protocol::JsonLimits limits{size_t{4} << 30, size_t{64} << 20, 64, 500'000'000};
   const auto parsed = protocol::ParseJson(dataset, limits);

@@ -96,11 +96,14 @@ struct LaneKernels {
 
 const LaneKernels& ScalarLaneKernels();
 const LaneKernels& Avx2LaneKernels();
+const LaneKernels& Avx512LaneKernels();
 
 // Table of an instruction set that was resolved at registration.
 template <CpuIsa isa>
 const LaneKernels& Lanes() {
-  if constexpr (isa == CpuIsa::kAvx2) {
+  if constexpr (isa == CpuIsa::kAvx512) {
+    return Avx512LaneKernels();
+  } else if constexpr (isa == CpuIsa::kAvx2) {
     return Avx2LaneKernels();
   } else {
     return ScalarLaneKernels();

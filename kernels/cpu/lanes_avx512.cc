@@ -4,8 +4,8 @@
 
 namespace skein::kernels::cpu {
 
-#if defined(SKEIN_AVX2_LANES)
-const LaneKernels& Avx512LaneKernels() { return LaneBodies<Avx2Lanes>::kTable; }
+#if defined(SKEIN_AVX512_LANES)
+const LaneKernels& Avx512LaneKernels() { return LaneBodies<Avx512Lanes>::kTable; }
 #else
 const LaneKernels& Avx512LaneKernels() { return ScalarLaneKernels(); }
 #endif

@@ -10,8 +10,16 @@
 namespace skein::kernels::cpu {
 namespace {
 
-// Output columns of one task: enough work to be worth a counter, small enough to balance.
+// Output columns of one task: enough work to be worth a counter, small enough to balance. Long rows
+// make larger tasks, so that little of what is prefetched belongs to another thread's task.
 constexpr int64_t kTaskColumns = 16;
+constexpr int64_t kMostTaskColumns = 64;
+constexpr int64_t kTaskChannels = 1 << 16;
+
+int64_t TaskColumns(int64_t k) {
+  return std::clamp(kTaskChannels / k / kTaskColumns * kTaskColumns, kTaskColumns,
+                    kMostTaskColumns);
+}
 
 int64_t CeilDiv(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
@@ -135,11 +143,12 @@ void SetOutput(const TensorView& y, GemmCall& call) {
   call.y_is_bf16 = y.dtype == DType::kBf16;
 }
 
-// Runs columns [0, n) of a call in tasks of kTaskColumns.
+// Runs one task's columns of [0, n).
 template <CpuIsa isa>
 void RunColumns(const GemmCall& call, int64_t task, int64_t n, float* panel) {
-  const int64_t begin = task * kTaskColumns;
-  Lanes<isa>().gemm(call, begin, std::min(n, begin + kTaskColumns), panel);
+  const int64_t columns = TaskColumns(call.k);
+  const int64_t begin = task * columns;
+  Lanes<isa>().gemm(call, begin, std::min(n, begin + columns), panel);
 }
 
 int64_t PanelFloats(int64_t k) { return kPanelRows * RoundUpToUnit(k); }
@@ -181,7 +190,7 @@ struct LinearKernel {
     SetOutput(args.y, call);
     call.accumulate = problem.accumulate;
     const int64_t n = problem.n;
-    ForEachTask(stream, CeilDiv(n, kTaskColumns), rows * n * problem.k,
+    ForEachTask(stream, CeilDiv(n, TaskColumns(problem.k)), rows * n * problem.k,
                 [&](int64_t task, int thread) {
                   RunColumns<isa>(call, task, n, panel + PanelFloats(problem.k) * thread);
                 });
@@ -219,7 +228,7 @@ struct GroupedLinearKernel {
                    static_cast<size_t>(g * args.x.step(1)) * DTypeBytes(args.x.dtype);
       DecodeRows<isa>(group, {}, rows, problem.k, problem.format, true, x, g * rows, stream);
     }
-    const int64_t tasks_per_group = CeilDiv(problem.n, kTaskColumns);
+    const int64_t tasks_per_group = CeilDiv(problem.n, TaskColumns(problem.k));
     ForEachTask(stream, problem.groups * tasks_per_group,
                 rows * problem.groups * problem.n * problem.k, [&](int64_t task, int thread) {
                   const int64_t g = task / tasks_per_group;
@@ -267,7 +276,7 @@ struct ExpertLinearKernel {
       floats = floats || offsets[e + 1] - offsets[e] > kDirectRows;
     }
     DecodeRows<isa>(args.x, args.x_scale, x_rows, problem.k, problem.format, floats, x, 0, stream);
-    const int64_t per_expert = CeilDiv(problem.n, kTaskColumns);
+    const int64_t per_expert = CeilDiv(problem.n, TaskColumns(problem.k));
     const int64_t work = int64_t{offsets[problem.num_experts]} * problem.n * problem.k;
     ForEachTask(stream, problem.num_experts * per_expert, work, [&](int64_t task, int thread) {
       const int64_t e = task / per_expert;

@@ -21,6 +21,10 @@ inline float OddScale(const uint8_t* codes, int64_t bytes, uint8_t zero_mask) {
 inline constexpr uint8_t kE2m1Magnitude = 0x77;
 inline constexpr uint8_t kE4m3Magnitude = 0x7F;
 
+// Bytes that weights are asked for ahead of their use: the processor's own prefetching stops at page
+// ends, and files are mapped in small pages.
+inline constexpr int64_t kPrefetchAhead = 4096;
+
 // Whether products on lanes L may use integers.
 template <typename L>
 struct IntegerDot {
@@ -94,6 +98,9 @@ struct IntegerDot<VectorLanes<isa>> {
       const int64_t count = kScales < x.units - first ? kScales : x.units - first;
 #pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) {
+        // The group's codes fill two cache lines.
+        __builtin_prefetch(codes[j] + first * 16 + kPrefetchAhead);
+        __builtin_prefetch(codes[j] + first * 16 + kPrefetchAhead + 64);
         const __m256 weights = WeightFactors(scale[j] + first, count, codes[j] + first * 16,
                                               (call.k + 1) / 2 - first * 16);
 #pragma GCC unroll 4
@@ -109,7 +116,6 @@ struct IntegerDot<VectorLanes<isa>> {
           __m128i packed;
           if (unit * 32 + 32 <= call.k) [[likely]] {
             packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes[j] + unit * 16));
-            _mm_prefetch(reinterpret_cast<const char*>(codes[j] + unit * 16 + kAhead), _MM_HINT_T0);
           } else {
             uint8_t tail[16] = {};
             std::memcpy(tail, codes[j] + unit * 16,
@@ -144,9 +150,6 @@ struct IntegerDot<VectorLanes<isa>> {
       for (int j = 0; j < kCols; ++j) sums[i][j] = L(sum[i][j]).Sum();
     }
   }
-
-  // Bytes that weights are asked for ahead of their use.
-  static constexpr int64_t kAhead = 1536;
 };
 
 #endif

@@ -206,7 +206,13 @@ struct GemmBodies {
     const int64_t whole = call.k / kUnit;
     for (int64_t unit = 0; unit < whole; ++unit) {
 #pragma GCC unroll 4
-      for (int j = 0; j < kCols; ++j) add_unit(unit, j, w[j].codes + unit * Row::kUnitBytes);
+      for (int j = 0; j < kCols; ++j) {
+        const uint8_t* bytes = w[j].codes + unit * Row::kUnitBytes;
+        for (int64_t line = 0; line < Row::kUnitBytes; line += 64) {
+          __builtin_prefetch(bytes + line + kPrefetchAhead);
+        }
+        add_unit(unit, j, bytes);
+      }
     }
     if (call.k % kUnit != 0) {
 #pragma GCC unroll 4
@@ -234,7 +240,7 @@ struct GemmBodies {
     }
   }
 
-  // Columns [n_begin, n_end), two at a time.
+  // Columns [n_begin, n_end).
   template <typename Row, int kRows>
   static void DirectColumns(const GemmCall& call, int64_t n_begin, int64_t n_end) {
     int64_t n = n_begin;
@@ -245,8 +251,11 @@ struct GemmBodies {
         return;
       }
     }
-    for (; n + 2 <= n_end; n += 2) Direct<Row, kRows, 2>(call, n);
-    if (n < n_end) Direct<Row, kRows, 1>(call, n);
+    // Decoding e4m3 takes too many registers for two columns.
+    if constexpr (!std::is_same_v<Row, E4m3Row<L>>) {
+      for (; n + 2 <= n_end; n += 2) Direct<Row, kRows, 2>(call, n);
+    }
+    for (; n < n_end; ++n) Direct<Row, kRows, 1>(call, n);
   }
 
   // Weight row n, scaled, k padded with zeros to kUnit, into its place of a group: every eighth

@@ -46,6 +46,7 @@ constexpr std::string_view kHelp = R"(cpu_bench: speed of the cpu backend, in pr
   --prefill N      tokens of the prefill case, one step (512)
   --seconds S      wanted time of each case (2)
   --check N        greedy tokens compared with the scalar kernels, one thread (16)
+  --check-prompt N tokens of the compared prompts (24); few for a large model: scalar is slow
   --seed N         seed of the prompts (1)
   --pin yes|no     pin the threads (yes)
   --cases LIST     of decode, first_token, prefill and verify (all)
@@ -60,6 +61,7 @@ struct Options {
   int prefill = 512;
   double seconds = 2;
   int check = 16;
+  int check_prompt = 24;
   int seed = 1;
   bool pin = true;
   std::set<std::string> cases = {"decode", "first_token", "prefill", "verify"};
@@ -76,7 +78,7 @@ absl::Status Set(const std::string& flag, const std::string& value, Options& opt
   const std::map<std::string, std::pair<int*, int>> numbers = {
       {"--threads", {&options.threads, 0}}, {"--prompt", {&options.prompt, 1}},
       {"--prefill", {&options.prefill, 1}}, {"--check", {&options.check, 1}},
-      {"--seed", {&options.seed, 0}}};
+      {"--check-prompt", {&options.check_prompt, 1}}, {"--seed", {&options.seed, 0}}};
   if (auto found = numbers.find(flag); found != numbers.end()) {
     SKEIN_ASSIGN_OR_RETURN(*found->second.first, Number(flag, value, found->second.second));
     return absl::OkStatus();
@@ -173,10 +175,9 @@ absl::StatusOr<std::vector<Answer>> Answers(Bench& bench, const Options& options
                                             int chunk, int first) {
   StepDriver& driver = *bench.driver;
   driver.Reset();
-  constexpr int kCheckPrompt = 24;
   for (int i = 0; i < streams; ++i) {
-    driver.Add(Prompt(options, bench.model->spec().vocab, first + i, kCheckPrompt));
-    for (int done = 0; done < kCheckPrompt; done += chunk) {
+    driver.Add(Prompt(options, bench.model->spec().vocab, first + i, options.check_prompt));
+    for (int done = 0; done < options.check_prompt; done += chunk) {
       SKEIN_RETURN_IF_ERROR(driver.Prefill(i, chunk));
     }
   }
@@ -214,7 +215,8 @@ absl::StatusOr<std::vector<Answer>> Expected(const Options& options) {
   SKEIN_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> scalar,
                          Open(options, kernels::CpuIsa::kScalar, 1, false));
   std::vector<Answer> expected;
-  const int streams = std::min(2, *std::max_element(options.streams.begin(), options.streams.end()));
+  const int most = *std::max_element(options.streams.begin(), options.streams.end());
+  const int streams = std::min(2, most);
   for (int i = 0; i < streams; ++i) {
     SKEIN_ASSIGN_OR_RETURN(std::vector<Answer> one, Answers(*scalar, options, 1, 7, i));
     expected.push_back(std::move(one[0]));

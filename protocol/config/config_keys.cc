@@ -99,6 +99,8 @@ constexpr ConfigKey kKeys[] = {
      "kernels to use: auto (skein serve only) or a registered name: cpu, sm90, reference"},
     {"worker.threads", "threads", &At<&Config::worker, &WorkerConfig::threads>, 0, 64, "", "",
      "compute threads of the cpu and reference backends; 0: one per available processor"},
+    {"worker.pin_threads", "pin-threads", &At<&Config::worker, &WorkerConfig::pin_threads>, 0, 1, "",
+     "", "1: bind compute threads to processors that no other worker of the host has; 0: do not"},
     {"worker.kernels", "kernels", &At<&Config::worker, &WorkerConfig::kernels>, 0, 0, "", "",
      "operators that another backend serves, as operator=backend,...: to compare or work around"},
     {"worker.num_blocks", "num-blocks", &At<&Config::worker, &WorkerConfig::num_blocks>, 0, 1 << 24,

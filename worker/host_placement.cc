@@ -32,8 +32,7 @@ int ClaimSocket(int processor) {
   // A leading zero byte: a name without a file.
   const std::string name = absl::StrCat("skein-processor-", processor);
   std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto length =
-      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   if (bind(socket_fd, reinterpret_cast<const sockaddr*>(&address), length) == 0) return socket_fd;
   close(socket_fd);
   return -1;
@@ -92,7 +91,8 @@ std::string InterleaveMemory() {
   std::string text;
   std::getline(file, text);
   const std::optional<std::vector<int>> nodes = ParseNodeList(text);
-  if (!nodes) return "unknown: the system lists no memory nodes; pages lie where they are first read";
+  if (!nodes)
+    return "unknown: the system lists no memory nodes; pages lie where they are first read";
   if (nodes->size() < 2) return "one node, nothing to place";
   constexpr size_t kBits = sizeof(unsigned long) * CHAR_BIT;
   std::array<unsigned long, kNodesMax / kBits> mask = {};

@@ -81,8 +81,7 @@ absl::Status OpenDevice(const protocol::Config& config, Device& device) {
   kernels::cpu::ThreadPoolOptions pool;
   pool.threads = threads > 0 ? threads : UsableProcessors();
   if (config.worker.pin_threads != 0) {
-    device.processors =
-        ProcessorClaims::Take(kernels::cpu::UsableProcessorList(), pool.threads);
+    device.processors = ProcessorClaims::Take(kernels::cpu::UsableProcessorList(), pool.threads);
     pool.processors = device.processors.processors();
   }
   device.memory = InterleaveMemory();

@@ -113,12 +113,16 @@ absl::Status RegisterFor(KernelRegistry& registry, CpuIsa isa, DeterminismClass 
   using Avx512 = Kernel<CpuIsa::kAvx512>;
   const bool scalar = isa == CpuIsa::kScalar;
   const bool wide = isa == CpuIsa::kAvx512;
-  return registry.Register<Op>(
-      {"cpu",
-       {scalar ? "any" : wide ? "x86-64 avx512" : "x86-64 avx2", false, determinism},
-       &Scalar::Supports,
-       &Scalar::WorkspaceBytes,
-       scalar ? &Scalar::Run : wide ? &Avx512::Run : &Avx2::Run});
+  return registry.Register<Op>({"cpu",
+                                {scalar ? "any"
+                                 : wide ? "x86-64 avx512"
+                                        : "x86-64 avx2",
+                                 false, determinism},
+                                &Scalar::Supports,
+                                &Scalar::WorkspaceBytes,
+                                scalar ? &Scalar::Run
+                                : wide ? &Avx512::Run
+                                       : &Avx2::Run});
 }
 
 }  // namespace skein::kernels::cpu

@@ -54,8 +54,8 @@ int64_t FactorStep(int64_t k) { return (RoundUpToUnit(k) / kUnit + 7) / 8 * 8; }
 size_t RowBytes(int64_t rows, int64_t k) {
   const int64_t units = RoundUpToUnit(k) / kUnit;
   return Scratch::Bytes<float>(rows * RoundUpToUnit(k)) +
-         Scratch::Bytes<int16_t>(rows * units * 64) +
-         Scratch::Bytes<float>(rows * FactorStep(k)) + Scratch::Bytes<uint8_t>(rows * FactorStep(k));
+         Scratch::Bytes<int16_t>(rows * units * 64) + Scratch::Bytes<float>(rows * FactorStep(k)) +
+         Scratch::Bytes<uint8_t>(rows * FactorStep(k));
 }
 
 template <CpuIsa isa>
@@ -177,8 +177,7 @@ struct LinearKernel {
     const int64_t rows = args.x.dim(0);
     if (rows == 0) return absl::OkStatus();
     Scratch scratch(workspace);
-    const ProductRows x =
-        TakeRows<isa>(scratch, rows, problem.k, args.x.dtype, problem.format);
+    const ProductRows x = TakeRows<isa>(scratch, rows, problem.k, args.x.dtype, problem.format);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(Linear::kId); !status.ok()) return status;
     DecodeRows<isa>(args.x, args.x_scale, rows, problem.k, problem.format,
@@ -218,8 +217,8 @@ struct GroupedLinearKernel {
     const int64_t rows = args.x.dim(0);
     if (rows == 0) return absl::OkStatus();
     Scratch scratch(workspace);
-    const ProductRows x = TakeRows<isa>(scratch, rows * problem.groups, problem.k, args.x.dtype,
-                                        problem.format);
+    const ProductRows x =
+        TakeRows<isa>(scratch, rows * problem.groups, problem.k, args.x.dtype, problem.format);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(GroupedLinear::kId); !status.ok()) return status;
     for (int64_t g = 0; g < problem.groups; ++g) {
@@ -265,8 +264,7 @@ struct ExpertLinearKernel {
     if (absl::Status status = CheckThreads(stream); !status.ok()) return status;
     const int64_t x_rows = args.x.dim(0);
     Scratch scratch(workspace);
-    const ProductRows x =
-        TakeRows<isa>(scratch, x_rows, problem.k, args.x.dtype, problem.format);
+    const ProductRows x = TakeRows<isa>(scratch, x_rows, problem.k, args.x.dtype, problem.format);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(ExpertLinear::kId); !status.ok()) return status;
     if (x_rows == 0) return absl::OkStatus();

@@ -21,8 +21,8 @@ inline float OddScale(const uint8_t* codes, int64_t bytes, uint8_t zero_mask) {
 inline constexpr uint8_t kE2m1Magnitude = 0x77;
 inline constexpr uint8_t kE4m3Magnitude = 0x7F;
 
-// Bytes that weights are asked for ahead of their use: the processor's own prefetching stops at page
-// ends, and files are mapped in small pages.
+// Bytes that weights are asked for ahead of their use: the processor's own prefetching stops at
+// page ends, and files are mapped in small pages.
 inline constexpr int64_t kPrefetchAhead = 4096;
 
 // Whether products on lanes L may use integers.
@@ -44,25 +44,25 @@ struct IntegerDot<VectorLanes<isa>> {
     return _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
   }
 
-  // Factors of `count` units, from their scale bytes; the units' codes are the next `bytes` or fewer.
+  // Factors of `count` units, from their scale bytes; the units' codes are the next `bytes` or
+  // fewer.
   static __m256 WeightFactors(const uint8_t* scale, int64_t count, const uint8_t* codes,
                               int64_t bytes) {
     uint8_t some[kScales] = {127, 127, 127, 127, 127, 127, 127, 127};
     if (count < kScales) std::memcpy(some, scale, static_cast<size_t>(count));
     const __m128i packed =
         _mm_loadl_epi64(reinterpret_cast<const __m128i*>(count < kScales ? some : scale));
-    const __m128i above =
-        _mm_subs_epu8(_mm_sub_epi8(packed, _mm_set1_epi8(kLeastProductScale)),
-                      _mm_set1_epi8(kMostProductScale - kLeastProductScale));
-    const __m256 factors =
-        _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(packed), 23));
-    if (_mm_cvtsi128_si64(above) == 0) [[likely]] return factors;
+    const __m128i above = _mm_subs_epu8(_mm_sub_epi8(packed, _mm_set1_epi8(kLeastProductScale)),
+                                        _mm_set1_epi8(kMostProductScale - kLeastProductScale));
+    const __m256 factors = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(packed), 23));
+    if (_mm_cvtsi128_si64(above) == 0) [[likely]]
+      return factors;
     float slow[kScales];
     _mm256_storeu_ps(slow, factors);
     for (int64_t i = 0; i < count; ++i) {
       if (!IsProductScale(scale[i])) {
-        slow[i] = OddScale(codes + i * 16, bytes - i * 16 < 16 ? bytes - i * 16 : 16,
-                           kE2m1Magnitude);
+        slow[i] =
+            OddScale(codes + i * 16, bytes - i * 16 < 16 ? bytes - i * 16 : 16, kE2m1Magnitude);
       }
     }
     return _mm256_loadu_ps(slow);
@@ -102,7 +102,7 @@ struct IntegerDot<VectorLanes<isa>> {
         __builtin_prefetch(codes[j] + first * 16 + kPrefetchAhead);
         __builtin_prefetch(codes[j] + first * 16 + kPrefetchAhead + 64);
         const __m256 weights = WeightFactors(scale[j] + first, count, codes[j] + first * 16,
-                                              (call.k + 1) / 2 - first * 16);
+                                             (call.k + 1) / 2 - first * 16);
 #pragma GCC unroll 4
         for (int i = 0; i < kRows; ++i) {
           _mm256_store_ps(factors[i][j],
@@ -129,9 +129,8 @@ struct IntegerDot<VectorLanes<isa>> {
 #pragma GCC unroll 4
           for (int i = 0; i < kRows; ++i) {
             const __m256i* part = reinterpret_cast<const __m256i*>(parts[i] + unit * 64);
-            __m256i total =
-                _mm256_add_epi32(_mm256_madd_epi16(even, _mm256_load_si256(part)),
-                                 _mm256_madd_epi16(odd, _mm256_load_si256(part + 1)));
+            __m256i total = _mm256_add_epi32(_mm256_madd_epi16(even, _mm256_load_si256(part)),
+                                             _mm256_madd_epi16(odd, _mm256_load_si256(part + 1)));
             if (has_low[i][unit] != 0) {
               const __m256i low =
                   _mm256_add_epi32(_mm256_madd_epi16(even, _mm256_load_si256(part + 2)),

@@ -34,7 +34,8 @@ struct E4m3Row {
   }
   float Scale(int64_t unit, const uint8_t* bytes) const {
     const uint8_t byte = scale[unit >> shift];
-    if (!IsProductScale(byte)) [[unlikely]] return OddScale(bytes, kUnitBytes, kE4m3Magnitude);
+    if (!IsProductScale(byte)) [[unlikely]]
+      return OddScale(bytes, kUnitBytes, kE4m3Magnitude);
     return WeightScale(byte);
   }
   const uint8_t* codes = nullptr;
@@ -53,7 +54,8 @@ struct E2m1Row {
   void Decode(const uint8_t* bytes, L* out, CodeGuard<L>&) const { L::DecodeE2m1Raw(bytes, out); }
   float Scale(int64_t unit, const uint8_t* bytes) const {
     const uint8_t byte = scale[unit];
-    if (!IsProductScale(byte)) [[unlikely]] return OddScale(bytes, kUnitBytes, kE2m1Magnitude);
+    if (!IsProductScale(byte)) [[unlikely]]
+      return OddScale(bytes, kUnitBytes, kE2m1Magnitude);
     return WeightScale(byte);
   }
   const uint8_t* codes = nullptr;
@@ -153,8 +155,7 @@ struct GemmBodies {
   }
 
   static const float* RowOfX(const GemmCall& call, int64_t row) {
-    return call.x +
-           (call.x_row == nullptr ? call.x_first + row : call.x_row[row]) * call.x_step;
+    return call.x + (call.x_row == nullptr ? call.x_first + row : call.x_row[row]) * call.x_step;
   }
 
   static float Poisoned(const CodeGuard<L>& guard, float sum) {

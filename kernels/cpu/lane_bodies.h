@@ -69,8 +69,8 @@ struct LaneBodies {
     }
   }
 
-  static void PackRow(const uint8_t* codes, const uint8_t* scale, int64_t k,
-                      const IntegerRows& out, int64_t row) {
+  static void PackRow(const uint8_t* codes, const uint8_t* scale, int64_t k, const IntegerRows& out,
+                      int64_t row) {
     int16_t* parts = out.parts + row * out.units * 64;
     float* factor = out.factor + row * out.factor_step;
     uint8_t* has_low = out.has_low + row * out.factor_step;

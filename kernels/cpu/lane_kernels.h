@@ -11,10 +11,10 @@
 
 namespace skein::kernels::cpu {
 
-// Rows of e4m3 activations as integers, for products with e2m1 weights: a code is high * 2^-6 + low *
-// 2^-9, both of 16 bits. Per unit 32 high and 32 low parts, each 16 channels 4l, 4l+2 and 16 channels
-// 4l+1, 4l+3 (l ascending); its factor is the scale times what makes the integers codes; `has_low`
-// says whether any low part is not 0.
+// Rows of e4m3 activations as integers, for products with e2m1 weights: a code is high * 2^-6 + low
+// * 2^-9, both of 16 bits. Per unit 32 high and 32 low parts, each 16 channels 4l, 4l+2 and 16
+// channels 4l+1, 4l+3 (l ascending); its factor is the scale times what makes the integers codes;
+// `has_low` says whether any low part is not 0.
 struct IntegerRows {
   int16_t* parts = nullptr;    // [rows, units, 64]
   float* factor = nullptr;     // [rows, factor_step]
@@ -28,11 +28,13 @@ inline constexpr int64_t kDirectRows = 4;
 
 // A matrix product of `rows` decoded activations with weight rows [n_begin, n_end).
 struct GemmCall {
-  // Row i at x + row * x_step, k padded with zeros to kUnit; for e2m1 weights each unit in the order
-  // of L::DecodeE2m1Raw. May be null when every call has `codes` and at most kDirectRows rows.
+  // Row i at x + row * x_step, k padded with zeros to kUnit; for e2m1 weights each unit in the
+  // order of L::DecodeE2m1Raw. May be null when every call has `codes` and at most kDirectRows
+  // rows.
   const float* x = nullptr;
   int64_t x_step = 0;  // floats
-  const IntegerRows* x_integers = nullptr;  // the same rows for e2m1 weights, if they were e4m3 codes
+  const IntegerRows* x_integers =
+      nullptr;                     // the same rows for e2m1 weights, if they were e4m3 codes
   const int32_t* x_row = nullptr;  // row of x of output row i; null: x_first + i
   int64_t x_first = 0;
   int64_t rows = 0;

@@ -1,8 +1,8 @@
-// Eight f32 lanes, twice: ScalarLanes in plain C++ and VectorLanes with vector instructions. Both do
-// the same IEEE operations in the same order, so an algorithm written on lanes gives the same bits
-// on either. VectorLanes exists only where the file is compiled for AVX2, FMA and F16C, as a type of
-// its own for each instruction set, so that no two files share a symbol; such a file must not run
-// code of it before CpuHasAvx2 (CpuHasAvx512) said yes.
+// Eight f32 lanes, twice: ScalarLanes in plain C++ and VectorLanes with vector instructions. Both
+// do the same IEEE operations in the same order, so an algorithm written on lanes gives the same
+// bits on either. VectorLanes exists only where the file is compiled for AVX2, FMA and F16C, as a
+// type of its own for each instruction set, so that no two files share a symbol; such a file must
+// not run code of it before CpuHasAvx2 (CpuHasAvx512) said yes.
 #pragma once
 
 #include <bit>
@@ -256,7 +256,7 @@ class VectorLanes {
     const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
     const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(k, half), bias), 23);
     return VectorLanes(_mm256_mul_ps(_mm256_mul_ps(p.lane_, _mm256_castsi256_ps(first)),
-                                   _mm256_castsi256_ps(second)));
+                                     _mm256_castsi256_ps(second)));
   }
 
   static void DecodeE4m3(const uint8_t* codes, float scale, VectorLanes* out) {
@@ -302,17 +302,20 @@ class VectorLanes {
   static void DecodeE4m3Raw(const uint8_t* codes, VectorLanes* out) {
     // Each code at the top of 32 bits, then moved down to where f32 has exponent and fraction: that
     // is 2^-120 of its value, also below the normal numbers. Half-float conversion is slower.
-    const __m256i first = _mm256_setr_epi8(-1, -1, -1, 0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1, 3,
-                                           -1, -1, -1, 4, -1, -1, -1, 5, -1, -1, -1, 6, -1, -1, -1, 7);
+    const __m256i first =
+        _mm256_setr_epi8(-1, -1, -1, 0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1, 3, -1, -1, -1, 4,
+                         -1, -1, -1, 5, -1, -1, -1, 6, -1, -1, -1, 7);
     const __m256i last = _mm256_add_epi8(first, _mm256_set1_epi32(8 << 24));
     const __m256i mask = _mm256_set1_epi32(static_cast<int32_t>(0x87F00000));
     const __m256 factor = _mm256_set1_ps(0x1p112f);
 #pragma GCC unroll 2
     for (int64_t i = 0; i < kUnit; i += 16) {
-      const __m256i wide = _mm256_broadcastsi128_si256(
-          _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i)));
-      const __m256i low = _mm256_and_si256(_mm256_srai_epi32(_mm256_shuffle_epi8(wide, first), 4), mask);
-      const __m256i high = _mm256_and_si256(_mm256_srai_epi32(_mm256_shuffle_epi8(wide, last), 4), mask);
+      const __m256i wide =
+          _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i)));
+      const __m256i low =
+          _mm256_and_si256(_mm256_srai_epi32(_mm256_shuffle_epi8(wide, first), 4), mask);
+      const __m256i high =
+          _mm256_and_si256(_mm256_srai_epi32(_mm256_shuffle_epi8(wide, last), 4), mask);
       out[i / 8] = VectorLanes(_mm256_mul_ps(_mm256_castsi256_ps(low), factor));
       out[i / 8 + 1] = VectorLanes(_mm256_mul_ps(_mm256_castsi256_ps(high), factor));
     }
@@ -360,8 +363,7 @@ class CodeGuard<VectorLanes<isa>> {
   CodeGuard() : largest_(_mm256_setzero_si256()) {}
   void Add(const uint8_t* unit) {
     const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit));
-    largest_ =
-        _mm256_max_epu8(largest_, _mm256_and_si256(codes, _mm256_set1_epi8(0x7F)));
+    largest_ = _mm256_max_epu8(largest_, _mm256_and_si256(codes, _mm256_set1_epi8(0x7F)));
   }
   bool HasNan() const {
     return _mm256_movemask_epi8(_mm256_cmpeq_epi8(largest_, _mm256_set1_epi8(0x7F))) != 0;

@@ -54,7 +54,8 @@ absl::Status RegisterCpuKernels(KernelRegistry& registry, CpuIsa isa) {
   }
   if (isa == CpuIsa::kAvx512 && !CpuHasAvx512()) {
     return absl::FailedPreconditionError(
-        "this processor lacks AVX-512 F, BW, DQ or VL; choose the avx2, scalar or automatic variant "
+        "this processor lacks AVX-512 F, BW, DQ or VL; choose the avx2, scalar or automatic "
+        "variant "
         "of the cpu kernels");
   }
   if (isa == CpuIsa::kAuto) isa = BestCpuIsa();

@@ -76,8 +76,8 @@ absl::StatusOr<int> Number(const std::string& flag, const std::string& text, int
 
 absl::Status Set(const std::string& flag, const std::string& value, Options& options) {
   const std::map<std::string, std::pair<int*, int>> numbers = {
-      {"--threads", {&options.threads, 0}}, {"--prompt", {&options.prompt, 1}},
-      {"--prefill", {&options.prefill, 1}}, {"--check", {&options.check, 1}},
+      {"--threads", {&options.threads, 0}},           {"--prompt", {&options.prompt, 1}},
+      {"--prefill", {&options.prefill, 1}},           {"--check", {&options.check, 1}},
       {"--check-prompt", {&options.check_prompt, 1}}, {"--seed", {&options.seed, 0}}};
   if (auto found = numbers.find(flag); found != numbers.end()) {
     SKEIN_ASSIGN_OR_RETURN(*found->second.first, Number(flag, value, found->second.second));
@@ -146,8 +146,8 @@ absl::StatusOr<std::unique_ptr<Bench>> Open(const Options& options, kernels::Cpu
   load.num_blocks = slots * (kMaxLength / kBlockTokens);
   load.stream.handle = bench->pool.get();
   SKEIN_ASSIGN_OR_RETURN(
-      bench->model, worker::LoadedModel::Load(bench->registry,
-                                              kernels::KernelManifest::Uniform("cpu"), load));
+      bench->model,
+      worker::LoadedModel::Load(bench->registry, kernels::KernelManifest::Uniform("cpu"), load));
   bench->driver =
       std::make_unique<StepDriver>(*bench->model, kBlockTokens, kMaxLength / kBlockTokens);
   return bench;
@@ -271,7 +271,8 @@ class Report {
         R"("ceilings":{"read_gbs":%.2f,"dot_gflops":%.1f})",
         options.model, bench.pool->threads(), names.at(isa), kernels::HostProperties().name,
         SKEIN_VERSION, options.seed, ceilings.read / 1e9, ceilings.dot / 1e9);
-    std::fprintf(stderr, "%s, %d threads, %s: read %.1f GB/s, dot %.1f GFLOP/s\n%-22s %10s %9s %9s %s\n",
+    std::fprintf(stderr,
+                 "%s, %d threads, %s: read %.1f GB/s, dot %.1f GFLOP/s\n%-22s %10s %9s %9s %s\n",
                  options.model.c_str(), bench.pool->threads(), names.at(isa).c_str(),
                  ceilings.read / 1e9, ceilings.dot / 1e9, "case", "ms p50", "ms p99", "tok/s", "");
   }
@@ -291,10 +292,10 @@ class Report {
   std::string Shares(const StepCost& cost, double ms, std::string& note) const {
     const double bandwidth = (cost.weight_bytes + cost.cache_bytes) / ms * 1000;
     const double rate = cost.flops / ms * 1000;
-    note = absl::StrFormat("%.1f MB (%.1f experts): %.1f GB/s = %.1f %% of read; %.1f GFLOP/s = %.1f %% of dot",
-                           (cost.weight_bytes + cost.cache_bytes) / 1e6, cost.touched,
-                           bandwidth / 1e9, bandwidth / ceilings_.read * 100, rate / 1e9,
-                           rate / ceilings_.dot * 100);
+    note = absl::StrFormat(
+        "%.1f MB (%.1f experts): %.1f GB/s = %.1f %% of read; %.1f GFLOP/s = %.1f %% of dot",
+        (cost.weight_bytes + cost.cache_bytes) / 1e6, cost.touched, bandwidth / 1e9,
+        bandwidth / ceilings_.read * 100, rate / 1e9, rate / ceilings_.dot * 100);
     return absl::StrFormat(
         R"(,"touched":%.2f,"bytes":%.0f,"flops":%.0f,"read_gbs":%.3f,"pct_bw":%.2f,"pct_dot":%.2f)",
         cost.touched, cost.weight_bytes + cost.cache_bytes, cost.flops, bandwidth / 1e9,
@@ -365,8 +366,7 @@ absl::Status Verify(Bench& bench, const Options& options, const Report& report) 
          std::chrono::duration<double>(Clock::now() - begin).count() < options.seconds * 2) {
     for (int q = 1; q <= kMaxQ; ++q) {
       const std::vector<int32_t> some(drafts.begin(), drafts.begin() + q - 1);
-      SKEIN_ASSIGN_OR_RETURN(const Times one,
-                             Repeat(0, 3, [&] { return driver.Verify(0, some); }));
+      SKEIN_ASSIGN_OR_RETURN(const Times one, Repeat(0, 3, [&] { return driver.Verify(0, some); }));
       times[static_cast<size_t>(q - 1)].ms.push_back(one.Median());
     }
   }
@@ -378,10 +378,10 @@ absl::Status Verify(Bench& bench, const Options& options, const Report& report) 
   for (size_t i = 0; i < costs.size(); ++i) {
     members.push_back(absl::StrFormat(R"("%d":%s)", i + 1, costs[i]));
   }
-  report.Line("verify_q1", times[0], 1,
-              absl::StrFormat(R"(,"q_cost":{%s},"toks_per_forward":null)",
-                              absl::StrJoin(members, ",")),
-              absl::StrCat("cost at q = 1...6: ", absl::StrJoin(costs, " ")));
+  report.Line(
+      "verify_q1", times[0], 1,
+      absl::StrFormat(R"(,"q_cost":{%s},"toks_per_forward":null)", absl::StrJoin(members, ",")),
+      absl::StrCat("cost at q = 1...6: ", absl::StrJoin(costs, " ")));
   return absl::OkStatus();
 }
 

@@ -117,7 +117,8 @@ double DotPeak(kernels::cpu::ThreadPool& pool, kernels::CpuIsa isa) {
   for (int rep = 0; rep < 5; ++rep) {
     const Clock::time_point begin = Clock::now();
     const int64_t tasks = int64_t{pool.threads()} * 4;
-    pool.ParallelFor(tasks, [&](int64_t, int thread) { out[static_cast<size_t>(thread)] = chains(); });
+    pool.ParallelFor(tasks,
+                     [&](int64_t, int thread) { out[static_cast<size_t>(thread)] = chains(); });
     best = std::max(best, flops * static_cast<double>(tasks) / Seconds(begin));
   }
   return std::isfinite(out[0]) ? best : 0;

@@ -62,7 +62,9 @@ struct Tensor {
     return "";
   }
   int64_t bytes() const {
-    int64_t total = dtype() == std::string_view("BF16") ? 2 : dtype()[0] == 'F' && dtype()[1] == '3' ? 4 : 1;
+    int64_t total = dtype() == std::string_view("BF16")      ? 2
+                    : dtype()[0] == 'F' && dtype()[1] == '3' ? 4
+                                                             : 1;
     for (const int64_t extent : shape) total *= extent;
     return total;
   }
@@ -252,8 +254,8 @@ void Append(const Tensor& tensor, const Normals& normals, uint64_t bits, std::st
       return;
     case Kind::kScale:
       // The power of two below, half of the time twice that: what trained blocks look like.
-      out.push_back(static_cast<char>(127 + std::ilogb(tensor.spread) +
-                                      static_cast<int>(bits >> 15 & 1)));
+      out.push_back(
+          static_cast<char>(127 + std::ilogb(tensor.spread) + static_cast<int>(bits >> 15 & 1)));
       return;
     case Kind::kBf16:
       return AppendBf16(out, normal * static_cast<float>(tensor.spread));

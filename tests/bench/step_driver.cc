@@ -30,8 +30,19 @@ double Macs(const LinearWeight& w) { return static_cast<double>(w.n) * w.k; }
 std::vector<const LinearWeight*> DenseOf(const worker::BlockWeights& layer) {
   const worker::AttentionWeights& a = layer.attn;
   const worker::MoeWeights& m = layer.moe;
-  return {&a.wq_a, &a.wq_b, &a.wkv, &a.wo_a, &a.wo_b, &a.compressor_wkv, &a.compressor_wgate,
-          &a.index_wk, &a.index_wq_b, &a.index_weights, &m.gate, &m.shared.w1, &m.shared.w2,
+  return {&a.wq_a,
+          &a.wq_b,
+          &a.wkv,
+          &a.wo_a,
+          &a.wo_b,
+          &a.compressor_wkv,
+          &a.compressor_wgate,
+          &a.index_wk,
+          &a.index_wq_b,
+          &a.index_weights,
+          &m.gate,
+          &m.shared.w1,
+          &m.shared.w2,
           &m.shared.w3};
 }
 
@@ -116,7 +127,8 @@ absl::Status StepDriver::Run(const protocol::StepPlan& plan, const std::vector<i
 
 absl::Status StepDriver::Prefill(int number, int chunk) {
   const Sequence& sequence = sequences_[static_cast<size_t>(number)];
-  const size_t end = std::min(sequence.tokens.size(), sequence.computed + static_cast<size_t>(chunk));
+  const size_t end =
+      std::min(sequence.tokens.size(), sequence.computed + static_cast<size_t>(chunk));
   const bool last = end == sequence.tokens.size();
   const std::vector<int32_t> part(sequence.tokens.begin() + static_cast<int64_t>(sequence.computed),
                                   sequence.tokens.begin() + static_cast<int64_t>(end));

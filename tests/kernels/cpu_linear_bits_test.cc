@@ -1,5 +1,6 @@
-// The bits of the cpu matrix products: equal for scalar, AVX2 and AVX-512 where there is one, for any number of threads, and
-// for a row alone or among others, at M = 1..64, with tails in K and odd N, in every weight format.
+// The bits of the cpu matrix products: equal for scalar, AVX2 and AVX-512 where there is one, for
+// any number of threads, and for a row alone or among others, at M = 1..64, with tails in K and odd
+// N, in every weight format.
 #include <cmath>
 
 #include <gtest/gtest.h>

@@ -69,7 +69,7 @@ struct IntegerDot<VectorLanes<isa>> {
   }
 
   template <int kRows, int kCols>
-  static void Run(const GemmCall& call, int64_t n, float (*sums)[kCols]) {
+  static void Run(const GemmCall& call, int64_t first_row, int64_t n, float (*sums)[kCols]) {
     const IntegerRows& x = *call.x_integers;
     const uint8_t* codes[kCols];
     const uint8_t* scale[kCols];
@@ -84,7 +84,8 @@ struct IntegerDot<VectorLanes<isa>> {
     }
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
-      const int64_t row = call.x_row == nullptr ? call.x_first + i : call.x_row[i];
+      const int64_t row =
+          call.x_row == nullptr ? call.x_first + first_row + i : call.x_row[first_row + i];
       parts[i] = x.parts + row * x.units * 64;
       factor[i] = x.factor + row * x.factor_step;
       has_low[i] = x.has_low + row * x.factor_step;

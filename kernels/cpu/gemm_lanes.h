@@ -170,9 +170,9 @@ struct GemmBodies {
     std::memcpy(tail, row.codes + begin, static_cast<size_t>(Row::RowBytes(k) - begin));
   }
 
-  // Rows [0, kRows) of x against weight rows of columns [n, n + kCols).
+  // Rows [row, row + kRows) of x against weight rows of columns [n, n + kCols).
   template <typename Row, int kRows, int kCols>
-  static void Direct(const GemmCall& call, int64_t n) {
+  static void Direct(const GemmCall& call, int64_t row, int64_t n) {
     Row w[kCols];
     CodeGuard<L> guard[kCols];
     const float* x[kRows];
@@ -181,7 +181,7 @@ struct GemmBodies {
     for (int j = 0; j < kCols; ++j) w[j] = Row(call, call.first_row + n + j);
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
-      x[i] = RowOfX(call, i);
+      x[i] = RowOfX(call, row + i);
 #pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) sum[i][j] = L::Zero();
     }
@@ -227,36 +227,36 @@ struct GemmBodies {
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) {
-        StoreOutput(call, i, n + j, Poisoned(guard[j], sum[i][j].Sum()));
+        StoreOutput(call, row + i, n + j, Poisoned(guard[j], sum[i][j].Sum()));
       }
     }
   }
 
   template <int kRows, int kCols>
-  static void DirectIntegers(const GemmCall& call, int64_t n) {
+  static void DirectIntegers(const GemmCall& call, int64_t row, int64_t n) {
     float sums[kRows][kCols];
-    IntegerDot<L>::template Run<kRows, kCols>(call, n, sums);
+    IntegerDot<L>::template Run<kRows, kCols>(call, row, n, sums);
     for (int i = 0; i < kRows; ++i) {
-      for (int j = 0; j < kCols; ++j) StoreOutput(call, i, n + j, sums[i][j]);
+      for (int j = 0; j < kCols; ++j) StoreOutput(call, row + i, n + j, sums[i][j]);
     }
   }
 
-  // Columns [n_begin, n_end).
-  template <typename Row, int kRows>
-  static void DirectColumns(const GemmCall& call, int64_t n_begin, int64_t n_end) {
-    int64_t n = n_begin;
+  template <typename Row, int kRows, int kCols>
+  static void DirectBlock(const GemmCall& call, int64_t row, int64_t n) {
     if constexpr (IntegerDot<L>::kUsed && std::is_same_v<Row, E2m1Row<L>>) {
-      if (call.x_integers != nullptr) {
-        for (; n + 2 <= n_end; n += 2) DirectIntegers<kRows, 2>(call, n);
-        if (n < n_end) DirectIntegers<kRows, 1>(call, n);
-        return;
-      }
+      if (call.x_integers != nullptr) return DirectIntegers<kRows, kCols>(call, row, n);
     }
-    // Decoding e4m3 takes too many registers for two columns.
-    if constexpr (!std::is_same_v<Row, E4m3Row<L>>) {
-      for (; n + 2 <= n_end; n += 2) Direct<Row, kRows, 2>(call, n);
-    }
-    for (; n < n_end; ++n) Direct<Row, kRows, 1>(call, n);
+    Direct<Row, kRows, kCols>(call, row, n);
+  }
+
+  // All rows against columns [n, n + kCols), four rows at a time.
+  template <typename Row, int kCols>
+  static void DirectRows(const GemmCall& call, int64_t n) {
+    int64_t row = 0;
+    for (; row + 4 <= call.rows; row += 4) DirectBlock<Row, 4, kCols>(call, row, n);
+    if (call.rows - row == 3) DirectBlock<Row, 3, kCols>(call, row, n);
+    if (call.rows - row == 2) DirectBlock<Row, 2, kCols>(call, row, n);
+    if (call.rows - row == 1) DirectBlock<Row, 1, kCols>(call, row, n);
   }
 
   // Weight row n, scaled, k padded with zeros to kUnit, into its place of a group: every eighth
@@ -332,10 +332,15 @@ struct GemmBodies {
       alignas(64) float sums[kRows * kPanelRows * kLanes];
       Tile<kRows>(call, row, panel, sums);
       for (int i = 0; i < kRows; ++i) {
+        L lanes[kPanelRows];
+        float sum[kPanelRows];
+        for (int64_t j = 0; j < kPanelRows; ++j) {
+          lanes[j] = L::Load(sums + (i * kPanelRows + j) * kLanes);
+        }
+        L::Sums(lanes, sum);
         for (int64_t j = 0; j < cols; ++j) {
-          const float sum = L::Load(sums + (i * kPanelRows + j) * kLanes).Sum();
           StoreOutput(call, row + i, n + j,
-                      poison[j] ? std::bit_cast<float>(uint32_t{0x7FC00000}) : sum);
+                      poison[j] ? std::bit_cast<float>(uint32_t{0x7FC00000}) : sum[j]);
         }
       }
     }
@@ -375,22 +380,16 @@ struct GemmBodies {
 
   template <typename Row>
   static void GemmOf(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {
-    switch (call.rows) {
-      case 1:
-        return DirectColumns<Row, 1>(call, n_begin, n_end);
-      case 2:
-        return DirectColumns<Row, 2>(call, n_begin, n_end);
-      case 3:
-        return DirectColumns<Row, 3>(call, n_begin, n_end);
-      case 4:
-        return DirectColumns<Row, 4>(call, n_begin, n_end);
-      default:
-        return PanelColumns<Row>(call, n_begin, n_end, panel);
+    if (call.rows > kDirectRows) return PanelColumns<Row>(call, n_begin, n_end, panel);
+    int64_t n = n_begin;
+    // Decoding e4m3 takes too many registers for two columns.
+    if constexpr (!std::is_same_v<Row, E4m3Row<L>>) {
+      for (; n + 2 <= n_end; n += 2) DirectRows<Row, 2>(call, n);
     }
+    for (; n < n_end; ++n) DirectRows<Row, 1>(call, n);
   }
 
   static void Gemm(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {
-    static_assert(kDirectRows == 4);
     switch (call.format) {
       case WeightFormat::kE4m3Block:
         return GemmOf<E4m3Row<L>>(call, n_begin, n_end, panel);

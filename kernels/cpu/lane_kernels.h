@@ -24,7 +24,7 @@ struct IntegerRows {
 };
 
 // Most rows whose weights go straight into the sums; more rows share decoded weights.
-inline constexpr int64_t kDirectRows = 4;
+inline constexpr int64_t kDirectRows = 8;
 
 // A matrix product of `rows` decoded activations with weight rows [n_begin, n_end).
 struct GemmCall {

@@ -116,6 +116,10 @@ class ScalarLanes {
     const float* v = lane_;
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
   }
+  // Sum of each of four.
+  static void Sums(const ScalarLanes* v, float* out) {
+    for (int i = 0; i < 4; ++i) out[i] = v[i].Sum();
+  }
   // p * 2^k, where `shifted` is k + 1.5 * 2^23.
   static ScalarLanes TimesPow2(ScalarLanes p, ScalarLanes shifted) {
     for (int i = 0; i < 8; ++i) {
@@ -247,6 +251,20 @@ class VectorLanes {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(lane_), _mm256_extractf128_ps(lane_, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+  static void Sums(const VectorLanes* v, float* out) {
+    __m128 four[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      four[i] =
+          _mm_add_ps(_mm256_castps256_ps128(v[i].lane_), _mm256_extractf128_ps(v[i].lane_, 1));
+    }
+    // Lanes 0 + 2 of both, then 1 + 3 of both.
+    const __m128 ab =
+        _mm_add_ps(_mm_unpacklo_ps(four[0], four[1]), _mm_unpackhi_ps(four[0], four[1]));
+    const __m128 cd =
+        _mm_add_ps(_mm_unpacklo_ps(four[2], four[3]), _mm_unpackhi_ps(four[2], four[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
   }
   static VectorLanes TimesPow2(VectorLanes p, VectorLanes shifted) {
     const __m256i k =

@@ -15,6 +15,7 @@
 #include "coordinator/control_loop.h"
 #include "coordinator/front_door_queue.h"
 #include "coordinator/metrics.h"
+#include "coordinator/round_waker.h"
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/tokenizer.h"
 #include "protocol/actor/threaded_actor_system.h"
@@ -145,6 +146,7 @@ struct Server {
   std::unique_ptr<protocol::MetricsRegistry> registry;
   std::unique_ptr<CoordinatorMetrics> metrics;
   std::unique_ptr<protocol::ThreadedActorSystem> system;
+  std::unique_ptr<RoundWaker> waker;
   std::unique_ptr<FrontDoorQueue> door;
   std::atomic<bool> drained = false;
   std::unique_ptr<ApiServer> api;
@@ -176,6 +178,9 @@ absl::Status OpenApi(const protocol::Config& config, Server& server) {
                                *server.door);
   if (!api.ok()) return api.status();
   server.api = *std::move(api);
+  server.waker->SetPoster([api_server = server.api.get()](std::function<void()> function) {
+    api_server->Post(std::move(function));
+  });
   return absl::OkStatus();
 }
 
@@ -192,8 +197,9 @@ absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Se
   options.lease = config.transport.lease_timeout;
   options.beat_interval = config.transport.heartbeat_interval;
   server.system = std::make_unique<protocol::ThreadedActorSystem>(options, *std::move(transport));
+  server.waker = std::make_unique<RoundWaker>(server.system->waker());
   server.door =
-      std::make_unique<FrontDoorQueue>(ToFrontDoorLimits(config.scheduler), server.system->waker());
+      std::make_unique<FrontDoorQueue>(ToFrontDoorLimits(config.scheduler), *server.waker);
   auto spawned = server.system->Spawn("control", [&](protocol::Waker&) {
     return std::make_unique<ControlLoop>(ToControlOptions(config, term), *server.door,
                                          *server.metrics, server.drained);

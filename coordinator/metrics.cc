@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <string_view>
 #include <vector>
 
@@ -33,12 +34,12 @@ const std::vector<std::string> kPhases = {"prefill", "decode", "mixed"};
 const std::vector<std::string> kRejections = {"queue", "draining", "not_ready"};
 
 // The value if it is in the closed set, else its last entry.
-std::string Closed(const std::vector<std::string>& values, std::string_view value) {
+std::string_view Closed(const std::vector<std::string>& values, std::string_view value) {
   const auto found = std::find(values.begin(), values.end(), value);
-  return found == values.end() ? values.back() : *found;
+  return found == values.end() ? std::string_view(values.back()) : std::string_view(*found);
 }
 
-std::string Route(std::string_view route) {
+std::string_view Route(std::string_view route) {
   if (route.starts_with("/health")) return "/health";
   if (route.starts_with("/v1/models")) return "/v1/models";
   return Closed(kRoutes, route);
@@ -205,12 +206,15 @@ CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry,
 
 void CoordinatorMetrics::Count(const ApiEvent& event) {
   switch (event.kind) {
-    case ApiEvent::Kind::kResponse:
+    case ApiEvent::Kind::kResponse: {
+      std::array<char, 4> code = {"000"};
+      std::to_chars(code.data(), code.data() + 3, event.status);
       http_requests
           .At({Route(event.route), Closed(kMethods, event.method),
-               Closed(kCodes, std::to_string(event.status))})
+               Closed(kCodes, std::string_view(code.data(), 3))})
           .Increment();
       return;
+    }
     case ApiEvent::Kind::kGeneration:
       requests
           .At({event.route == "/v1/chat/completions" ? "chat" : "completions",

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "kernels/cpu/register.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/device.h"
@@ -20,6 +21,7 @@
 #include "protocol/base/strings.h"
 #include "protocol/config/config.h"
 #include "protocol/transport/zmq_transport.h"
+#include "worker/host_placement.h"
 #include "worker/loaded_model.h"
 #include "worker/preflight.h"
 #include "worker/step_executor.h"
@@ -55,6 +57,8 @@ struct StopRequest {
 
 struct Device {
   kernels::KernelRegistry registry;
+  ProcessorClaims processors;
+  std::string memory;  // what InterleaveMemory said
   std::unique_ptr<kernels::cpu::ThreadPool> threads;
 };
 
@@ -62,9 +66,24 @@ absl::Status OpenDevice(const protocol::Config& config, Device& device) {
   SKEIN_RETURN_IF_ERROR(kernels::RegisterReferenceKernels(device.registry));
   SKEIN_RETURN_IF_ERROR(kernels::RegisterCpuKernels(device.registry, kernels::CpuIsa::kAuto));
   const auto threads = static_cast<int>(config.worker.threads);
-  device.threads =
-      std::make_unique<kernels::cpu::ThreadPool>(threads > 0 ? threads : UsableProcessors());
+  kernels::cpu::ThreadPoolOptions pool;
+  pool.threads = threads > 0 ? threads : UsableProcessors();
+  if (config.worker.pin_threads != 0) {
+    device.processors = ProcessorClaims::Take(kernels::cpu::UsableProcessorList(), pool.threads);
+    pool.processors = device.processors.processors();
+  }
+  device.memory = InterleaveMemory();
+  device.threads = std::make_unique<kernels::cpu::ThreadPool>(pool);
   return absl::OkStatus();
+}
+
+// Where the compute threads run.
+std::string PinnedText(const protocol::Config& config, const Device& device) {
+  if (config.worker.pin_threads == 0) return "not pinned, as configured";
+  if (device.processors.processors().empty()) {
+    return "not pinned: other workers of this host have the processors";
+  }
+  return absl::StrJoin(device.processors.processors(), ",");
 }
 
 void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel& model,
@@ -76,6 +95,8 @@ void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel
       .Field("device", host.name)
       .Field("features", host.features)
       .Field("threads", device.threads->threads())
+      .Field("processors", PinnedText(config, device))
+      .Field("memory", device.memory)
       .Field("weight_bytes", model.weights().bytes)
       .Field("skipped_tensors", model.weights().skipped_tensors)
       .Field("arena_bytes", static_cast<uint64_t>(model.arena_bytes()))

@@ -43,23 +43,6 @@ bool IsJsonType(std::string_view content_type) {
   return type.empty() || protocol::HeaderNameEquals(type, "application/json");
 }
 
-// Decodes %XX; a broken escape stays as it is.
-std::string PercentDecoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned value = 0;
-    const char* digits = text.data() + i + 1;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(digits, digits + 2, value, 16).ptr == digits + 2) {
-      out.push_back(static_cast<char>(value));
-      i += 2;
-    } else {
-      out.push_back(text[i]);
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 class ApiServer::Impl {
@@ -75,6 +58,10 @@ class ApiServer::Impl {
   absl::Status Listen();
   protocol::HttpServer& http() { return *http_; }
   void StartDraining() { is_draining_ = true; }
+  void Stop() {
+    http_->Stop();
+    courier_->Close();  // what the control loop still delivers is dropped
+  }
 
  private:
   // One request on its way through the routes.
@@ -142,6 +129,7 @@ class ApiServer::Impl {
   FrontDoor& front_door_;
   const RequestIds ids_;
   const int64_t created_;
+  const std::shared_ptr<DeltaCourier> courier_ = std::make_shared<DeltaCourier>();
   std::unique_ptr<protocol::HttpServer> http_;
   uint64_t num_calls_ = 0;
   bool is_draining_ = false;
@@ -361,6 +349,7 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
   setup.eos_id = chat_.eos_id();
   setup.headers = call.headers;
   setup.egress_bytes_max = options_.http_limits.egress_bytes_max;
+  setup.courier = courier_;
   setup.retry_after_s = [this] { return RetryAfterSeconds(); };
   setup.on_end = [this, route = call.route, streamed = params.stream](const GenerationEnd& end) {
     OnGenerationEnd(route, end, streamed);
@@ -534,7 +523,7 @@ void ApiServer::Impl::HandleModels(Call& call) {
 }
 
 void ApiServer::Impl::HandleModel(Call& call) {
-  const std::string name = PercentDecoded(call.request.path.substr(kModelsPrefix.size()));
+  const std::string name = protocol::PercentDecoded(call.request.path.substr(kModelsPrefix.size()));
   if (name.empty() || !IsServed(name)) return SendError(call, ModelNotFound(name));
   SendJson(call, ModelJson(name));
 }
@@ -590,7 +579,9 @@ void ApiServer::Drain(std::function<void()> done) {
   impl_->http().Drain(std::move(done));
 }
 
-void ApiServer::Stop() { impl_->http().Stop(); }
+void ApiServer::Stop() { impl_->Stop(); }
+
+void ApiServer::Post(std::function<void()> function) { impl_->http().Post(std::move(function)); }
 
 uint16_t ApiServer::port() const { return impl_->http().port(); }
 

@@ -84,6 +84,9 @@ class ApiServer {
   void Drain(std::function<void()> done);
   // Closes every connection and ends the thread.
   void Stop();
+  // Runs `function` on the listener's thread, after what is ready there. Any thread, until the
+  // server is destroyed; nothing runs after Stop.
+  void Post(std::function<void()> function);
   uint16_t port() const;
 
  private:

@@ -65,7 +65,10 @@ void Generation::Start() {
 }
 
 void Generation::Deliver(TokenDelta delta) {
-  exchange_->Post([self = shared_from_this(), delta = std::move(delta)] { self->OnDelta(delta); });
+  std::shared_ptr<DeltaReceiver> self(shared_from_this(), this);
+  setup_.courier->Send(std::move(self), std::move(delta), [this](std::function<void()> deliver) {
+    exchange_->Post(std::move(deliver));
+  });
 }
 
 void Generation::OnDelta(const TokenDelta& delta) {

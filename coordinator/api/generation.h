@@ -1,6 +1,6 @@
 // One running request: committed tokens in, an answer or a stream out.
 // Owns: the output state of the choice and the exchange with the client.
-// Thread: Deliver is called by the control thread and only posts; everything else runs on the
+// Thread: Deliver is called by the control thread and only sends; everything else runs on the
 // listener's thread.
 // Must never: end a stream without [DONE] or an error event, or wait for a client.
 #pragma once
@@ -10,6 +10,7 @@
 #include <string>
 
 #include "coordinator/api/answer_format.h"
+#include "coordinator/api/delta_courier.h"
 #include "coordinator/api/generation_params.h"
 #include "coordinator/api/sse_writer.h"
 #include "coordinator/front_door.h"
@@ -25,7 +26,9 @@ struct GenerationEnd {
   int status = 200;         // of the response; 499 when the client went away
 };
 
-class Generation final : public TokenSink, public std::enable_shared_from_this<Generation> {
+class Generation final : public TokenSink,
+                         private DeltaReceiver,
+                         public std::enable_shared_from_this<Generation> {
  public:
   struct Setup {
     AnswerIdentity identity;
@@ -37,7 +40,8 @@ class Generation final : public TokenSink, public std::enable_shared_from_this<G
     int32_t eos_id = -1;
     protocol::HttpHeaders headers;  // of the response
     size_t egress_bytes_max = 256 * 1024;
-    std::function<int()> retry_after_s;  // advice for a 503
+    std::shared_ptr<DeltaCourier> courier;  // from the control thread to the listener's
+    std::function<int()> retry_after_s;     // advice for a 503
     std::function<void(const GenerationEnd&)> on_end;
   };
 
@@ -52,7 +56,7 @@ class Generation final : public TokenSink, public std::enable_shared_from_this<G
   void Deliver(TokenDelta delta) override;
 
  private:
-  void OnDelta(const TokenDelta& delta);
+  void OnDelta(const TokenDelta& delta) override;
   // False when the generation ended inside.
   bool OnToken(const DeltaToken& token);
   void OnClosed();

@@ -110,12 +110,19 @@ template <typename Op, template <CpuIsa> typename Kernel>
 absl::Status RegisterFor(KernelRegistry& registry, CpuIsa isa, DeterminismClass determinism) {
   using Scalar = Kernel<CpuIsa::kScalar>;
   using Avx2 = Kernel<CpuIsa::kAvx2>;
-  const bool wide = isa == CpuIsa::kAvx2;
+  using Avx512 = Kernel<CpuIsa::kAvx512>;
+  const bool scalar = isa == CpuIsa::kScalar;
+  const bool wide = isa == CpuIsa::kAvx512;
   return registry.Register<Op>({"cpu",
-                                {wide ? "x86-64 avx2" : "any", false, determinism},
+                                {scalar ? "any"
+                                 : wide ? "x86-64 avx512"
+                                        : "x86-64 avx2",
+                                 false, determinism},
                                 &Scalar::Supports,
                                 &Scalar::WorkspaceBytes,
-                                wide ? &Avx2::Run : &Scalar::Run});
+                                scalar ? &Scalar::Run
+                                : wide ? &Avx512::Run
+                                       : &Avx2::Run});
 }
 
 }  // namespace skein::kernels::cpu

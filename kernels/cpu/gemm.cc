@@ -10,8 +10,16 @@
 namespace skein::kernels::cpu {
 namespace {
 
-// Output columns of one task: enough work to be worth a counter, small enough to balance.
+// Output columns of one task: enough work to be worth a counter, small enough to balance. Long rows
+// make larger tasks, so that little of what is prefetched belongs to another thread's task.
 constexpr int64_t kTaskColumns = 16;
+constexpr int64_t kMostTaskColumns = 64;
+constexpr int64_t kTaskChannels = 1 << 16;
+
+int64_t TaskColumns(int64_t k) {
+  return std::clamp(kTaskChannels / k / kTaskColumns * kTaskColumns, kTaskColumns,
+                    kMostTaskColumns);
+}
 
 int64_t CeilDiv(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
@@ -27,24 +35,95 @@ Support Formats(DType x_dtype, DType y_dtype, WeightFormat format, int block) {
   return support;
 }
 
-// Decodes `count` rows of x, k channels each, into `out` with k padded by zeros.
+// The rows of x as a product wants them: floats, integers, or both.
+struct ProductRows {
+  float* floats = nullptr;
+  int64_t padded = 0;  // floats of a row
+  IntegerRows integers;
+  bool use_integers = false;
+};
+
+template <CpuIsa isa>
+bool UsesIntegers(DType x_dtype, WeightFormat format) {
+  return Lanes<isa>().pack_row != nullptr && format == WeightFormat::kE2m1Row32 &&
+         x_dtype == DType::kE4m3;
+}
+
+int64_t FactorStep(int64_t k) { return (RoundUpToUnit(k) / kUnit + 7) / 8 * 8; }
+
+size_t RowBytes(int64_t rows, int64_t k) {
+  const int64_t units = RoundUpToUnit(k) / kUnit;
+  return Scratch::Bytes<float>(rows * RoundUpToUnit(k)) +
+         Scratch::Bytes<int16_t>(rows * units * 64) + Scratch::Bytes<float>(rows * FactorStep(k)) +
+         Scratch::Bytes<uint8_t>(rows * FactorStep(k));
+}
+
+template <CpuIsa isa>
+ProductRows TakeRows(Scratch& scratch, int64_t rows, int64_t k, DType x_dtype,
+                     WeightFormat format) {
+  ProductRows out;
+  out.padded = RoundUpToUnit(k);
+  out.floats = scratch.Take<float>(rows * out.padded);
+  out.use_integers = UsesIntegers<isa>(x_dtype, format);
+  if (!out.use_integers) return out;
+  out.integers.units = out.padded / kUnit;
+  out.integers.factor_step = FactorStep(k);
+  out.integers.parts = scratch.Take<int16_t>(rows * out.integers.units * 64);
+  out.integers.factor = scratch.Take<float>(rows * out.integers.factor_step);
+  out.integers.has_low = scratch.Take<uint8_t>(rows * out.integers.factor_step);
+  return out;
+}
+
+// Row `row` of x, k channels, into its place of `out`, k padded by zeros.
+template <CpuIsa isa>
+void DecodeFloats(const TensorView& x, const TensorView& x_scale, int64_t row, int64_t k,
+                  WeightFormat format, float* to) {
+  const int64_t padded = RoundUpToUnit(k);
+  const bool permuted = format == WeightFormat::kE2m1Row32;
+  const std::byte* from = x.row(row);
+  if (x.dtype == DType::kE4m3) {
+    const uint8_t* scale = x_scale.as<uint8_t>() + row * x_scale.step(0);
+    Lanes<isa>().decode_product_row(reinterpret_cast<const uint8_t*>(from), scale, k, permuted, to);
+    return;
+  }
+  if (x.dtype == DType::kBf16) {
+    Lanes<isa>().widen(reinterpret_cast<const uint16_t*>(from), k, to);
+  } else {
+    std::memcpy(to, from, static_cast<size_t>(k) * sizeof(float));
+  }
+  std::fill(to + k, to + padded, 0.0f);
+  if (!permuted) return;
+  for (float* unit = to; unit < to + padded; unit += kUnit) {
+    float natural[kUnit];
+    std::memcpy(natural, unit, sizeof(natural));
+    for (int64_t i = 0; i < kUnit; ++i) {
+      unit[i] = natural[i % kLanes * kLanesPerUnit + i / kLanes];
+    }
+  }
+}
+
+// Decodes `count` rows of x into rows [first, first + count) of `out`; as floats if `floats`.
 template <CpuIsa isa>
 void DecodeRows(const TensorView& x, const TensorView& x_scale, int64_t count, int64_t k,
-                float* out, DeviceStream stream) {
-  const int64_t padded = RoundUpToUnit(k);
-  ForEachTask(stream, count, count * padded, [&](int64_t row, int) {
-    float* to = out + row * padded;
-    const std::byte* from = x.row(row);
-    if (x.dtype == DType::kE4m3) {
-      const uint8_t* scale = x_scale.as<uint8_t>() + row * x_scale.step(0);
-      Lanes<isa>().decode_e4m3(reinterpret_cast<const uint8_t*>(from), scale, k, to);
-    } else if (x.dtype == DType::kBf16) {
-      Lanes<isa>().widen(reinterpret_cast<const uint16_t*>(from), k, to);
-    } else {
-      std::memcpy(to, from, static_cast<size_t>(k) * sizeof(float));
+                WeightFormat format, bool floats, const ProductRows& out, int64_t first,
+                DeviceStream stream) {
+  ForEachTask(stream, count, count * out.padded, [&](int64_t row, int) {
+    if (floats) {
+      DecodeFloats<isa>(x, x_scale, row, k, format, out.floats + (first + row) * out.padded);
     }
-    std::fill(to + k, to + padded, 0.0f);
+    if (!out.use_integers) return;
+    Lanes<isa>().pack_row(reinterpret_cast<const uint8_t*>(x.row(row)),
+                          x_scale.as<uint8_t>() + row * x_scale.step(0), k, out.integers,
+                          first + row);
   });
+}
+
+// The activations' part of a call.
+void SetRows(const ProductRows& x, int64_t k, GemmCall& call) {
+  call.x = x.floats;
+  call.x_step = x.padded;
+  call.x_integers = x.use_integers ? &x.integers : nullptr;
+  call.k = k;
 }
 
 // The weight's part of a call.
@@ -64,18 +143,18 @@ void SetOutput(const TensorView& y, GemmCall& call) {
   call.y_is_bf16 = y.dtype == DType::kBf16;
 }
 
-// Runs columns [0, n) of a call in tasks of kTaskColumns.
+// Runs one task's columns of [0, n).
 template <CpuIsa isa>
 void RunColumns(const GemmCall& call, int64_t task, int64_t n, float* panel) {
-  const int64_t begin = task * kTaskColumns;
-  Lanes<isa>().gemm(call, begin, std::min(n, begin + kTaskColumns), panel);
+  const int64_t columns = TaskColumns(call.k);
+  const int64_t begin = task * columns;
+  Lanes<isa>().gemm(call, begin, std::min(n, begin + columns), panel);
 }
 
 int64_t PanelFloats(int64_t k) { return kPanelRows * RoundUpToUnit(k); }
 
 size_t GemmBytes(int64_t x_rows, int64_t k) {
-  return Scratch::Bytes<float>(x_rows * RoundUpToUnit(k)) +
-         Scratch::Bytes<float>(PanelFloats(k) * kMaxThreads);
+  return RowBytes(x_rows, k) + Scratch::Bytes<float>(PanelFloats(k) * kMaxThreads);
 }
 
 template <CpuIsa isa>
@@ -97,22 +176,20 @@ struct LinearKernel {
     if (absl::Status status = CheckThreads(stream); !status.ok()) return status;
     const int64_t rows = args.x.dim(0);
     if (rows == 0) return absl::OkStatus();
-    const int64_t padded = RoundUpToUnit(problem.k);
     Scratch scratch(workspace);
-    float* x = scratch.Take<float>(rows * padded);
+    const ProductRows x = TakeRows<isa>(scratch, rows, problem.k, args.x.dtype, problem.format);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(Linear::kId); !status.ok()) return status;
-    DecodeRows<isa>(args.x, args.x_scale, rows, problem.k, x, stream);
+    DecodeRows<isa>(args.x, args.x_scale, rows, problem.k, problem.format,
+                    !x.use_integers || rows > kDirectRows, x, 0, stream);
     GemmCall call;
-    call.x = x;
-    call.x_step = padded;
+    SetRows(x, problem.k, call);
     call.rows = rows;
-    call.k = problem.k;
     SetWeight(args.w, problem.format, problem.block, call);
     SetOutput(args.y, call);
     call.accumulate = problem.accumulate;
     const int64_t n = problem.n;
-    ForEachTask(stream, CeilDiv(n, kTaskColumns), rows * n * problem.k,
+    ForEachTask(stream, CeilDiv(n, TaskColumns(problem.k)), rows * n * problem.k,
                 [&](int64_t task, int thread) {
                   RunColumns<isa>(call, task, n, panel + PanelFloats(problem.k) * thread);
                 });
@@ -139,26 +216,25 @@ struct GroupedLinearKernel {
     if (absl::Status status = CheckThreads(stream); !status.ok()) return status;
     const int64_t rows = args.x.dim(0);
     if (rows == 0) return absl::OkStatus();
-    const int64_t padded = RoundUpToUnit(problem.k);
     Scratch scratch(workspace);
-    float* x = scratch.Take<float>(rows * problem.groups * padded);
+    const ProductRows x =
+        TakeRows<isa>(scratch, rows * problem.groups, problem.k, args.x.dtype, problem.format);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(GroupedLinear::kId); !status.ok()) return status;
     for (int64_t g = 0; g < problem.groups; ++g) {
       TensorView group = args.x;
       group.data = static_cast<std::byte*>(args.x.data) +
                    static_cast<size_t>(g * args.x.step(1)) * DTypeBytes(args.x.dtype);
-      DecodeRows<isa>(group, {}, rows, problem.k, x + g * rows * padded, stream);
+      DecodeRows<isa>(group, {}, rows, problem.k, problem.format, true, x, g * rows, stream);
     }
-    const int64_t tasks_per_group = CeilDiv(problem.n, kTaskColumns);
+    const int64_t tasks_per_group = CeilDiv(problem.n, TaskColumns(problem.k));
     ForEachTask(stream, problem.groups * tasks_per_group,
                 rows * problem.groups * problem.n * problem.k, [&](int64_t task, int thread) {
                   const int64_t g = task / tasks_per_group;
                   GemmCall call;
-                  call.x = x + g * rows * padded;
-                  call.x_step = padded;
+                  SetRows(x, problem.k, call);
+                  call.x_first = g * rows;
                   call.rows = rows;
-                  call.k = problem.k;
                   SetWeight(args.w, problem.format, problem.block, call);
                   SetOutput(args.y, call);
                   call.y += g * args.y.step(1) * static_cast<int64_t>(DTypeBytes(args.y.dtype));
@@ -187,15 +263,18 @@ struct ExpertLinearKernel {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     if (absl::Status status = CheckThreads(stream); !status.ok()) return status;
     const int64_t x_rows = args.x.dim(0);
-    const int64_t padded = RoundUpToUnit(problem.k);
     Scratch scratch(workspace);
-    float* x = scratch.Take<float>(x_rows * padded);
+    const ProductRows x = TakeRows<isa>(scratch, x_rows, problem.k, args.x.dtype, problem.format);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(ExpertLinear::kId); !status.ok()) return status;
     if (x_rows == 0) return absl::OkStatus();
-    DecodeRows<isa>(args.x, args.x_scale, x_rows, problem.k, x, stream);
     const int32_t* offsets = args.expert_offset.as<int32_t>();
-    const int64_t per_expert = CeilDiv(problem.n, kTaskColumns);
+    bool floats = !x.use_integers;
+    for (int e = 0; e < problem.num_experts; ++e) {
+      floats = floats || offsets[e + 1] - offsets[e] > kDirectRows;
+    }
+    DecodeRows<isa>(args.x, args.x_scale, x_rows, problem.k, problem.format, floats, x, 0, stream);
+    const int64_t per_expert = CeilDiv(problem.n, TaskColumns(problem.k));
     const int64_t work = int64_t{offsets[problem.num_experts]} * problem.n * problem.k;
     ForEachTask(stream, problem.num_experts * per_expert, work, [&](int64_t task, int thread) {
       const int64_t e = task / per_expert;
@@ -203,10 +282,9 @@ struct ExpertLinearKernel {
       GemmCall call;
       call.rows = offsets[e + 1] - begin;
       if (call.rows <= 0) return;
-      call.x = args.source_row.absent() ? x + begin * padded : x;
-      call.x_step = padded;
+      SetRows(x, problem.k, call);
+      call.x_first = begin;
       call.x_row = args.source_row.absent() ? nullptr : args.source_row.as<int32_t>() + begin;
-      call.k = problem.k;
       SetWeight(args.w[static_cast<size_t>(e)], problem.format, problem.block, call);
       SetOutput(args.y, call);
       call.y += begin * call.y_step;

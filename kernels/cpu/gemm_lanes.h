@@ -1,22 +1,26 @@
 // The matrix product on lanes: weight rows of each format decoded unit by unit, either straight
 // into the sums (few rows of x) or into a panel that serves many rows. Both ways an output is the
-// same chain: eight lanes over ascending k, then the fixed tree. Included by lane_bodies.h alone.
+// same chain: eight lanes; in a unit a lane multiplies its four channels and adds them up, then the
+// unit's sum times the scale is added to the lane, units ascending; at the end the fixed tree.
+// Included by lane_bodies.h alone.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/gemm_integer.h"
 #include "kernels/cpu/lane_kernels.h"
 #include "kernels/cpu/lanes.h"
 
 namespace skein::kernels::cpu {
 
 // A row of weights: where its codes begin, bytes of them in a unit and in the row, and how a unit
-// becomes lanes.
+// becomes lanes and a scale.
 template <typename L>
 struct E4m3Row {
   static constexpr int64_t kUnitBytes = kUnit;
+  static constexpr bool kScaled = true;
   E4m3Row() = default;
   E4m3Row(const GemmCall& call, int64_t n)
       : codes(call.codes + n * call.codes_step),
@@ -24,8 +28,15 @@ struct E4m3Row {
     scale = call.scale + (n / kUnit >> shift) * call.scale_step;
   }
   static int64_t RowBytes(int64_t k) { return k; }
-  void Decode(int64_t unit, const uint8_t* bytes, L* out) const {
-    L::DecodeE4m3(bytes, WeightScale(scale[unit >> shift]), out);
+  void Decode(const uint8_t* bytes, L* out, CodeGuard<L>& guard) const {
+    guard.Add(bytes);
+    L::DecodeE4m3Raw(bytes, out);
+  }
+  float Scale(int64_t unit, const uint8_t* bytes) const {
+    const uint8_t byte = scale[unit >> shift];
+    if (!IsProductScale(byte)) [[unlikely]]
+      return OddScale(bytes, kUnitBytes, kE4m3Magnitude);
+    return WeightScale(byte);
   }
   const uint8_t* codes = nullptr;
   const uint8_t* scale = nullptr;
@@ -35,12 +46,17 @@ struct E4m3Row {
 template <typename L>
 struct E2m1Row {
   static constexpr int64_t kUnitBytes = kUnit / 2;
+  static constexpr bool kScaled = true;
   E2m1Row() = default;
   E2m1Row(const GemmCall& call, int64_t n)
       : codes(call.codes + n * call.codes_step), scale(call.scale + n * call.scale_step) {}
   static int64_t RowBytes(int64_t k) { return (k + 1) / 2; }
-  void Decode(int64_t unit, const uint8_t* bytes, L* out) const {
-    L::DecodeE2m1(bytes, WeightScale(scale[unit]), out);
+  void Decode(const uint8_t* bytes, L* out, CodeGuard<L>&) const { L::DecodeE2m1Raw(bytes, out); }
+  float Scale(int64_t unit, const uint8_t* bytes) const {
+    const uint8_t byte = scale[unit];
+    if (!IsProductScale(byte)) [[unlikely]]
+      return OddScale(bytes, kUnitBytes, kE2m1Magnitude);
+    return WeightScale(byte);
   }
   const uint8_t* codes = nullptr;
   const uint8_t* scale = nullptr;
@@ -49,35 +65,84 @@ struct E2m1Row {
 template <typename L>
 struct Bf16Row {
   static constexpr int64_t kUnitBytes = kUnit * 2;
+  static constexpr bool kScaled = false;
   Bf16Row() = default;
   Bf16Row(const GemmCall& call, int64_t n) : codes(call.codes + n * call.codes_step) {}
   static int64_t RowBytes(int64_t k) { return k * 2; }
-  void Decode(int64_t, const uint8_t* bytes, L* out) const {
+  void Decode(const uint8_t* bytes, L* out, CodeGuard<L>&) const {
     const uint16_t* from = reinterpret_cast<const uint16_t*>(bytes);
 #pragma GCC unroll 4
     for (int64_t q = 0; q < kLanesPerUnit; ++q) out[q] = L::LoadBf16(from + q * kLanes);
   }
+  static float Scale(int64_t, const uint8_t*) { return 1; }
   const uint8_t* codes = nullptr;
 };
 
 template <typename L>
 struct F32Row {
   static constexpr int64_t kUnitBytes = kUnit * 4;
+  static constexpr bool kScaled = false;
   F32Row() = default;
   F32Row(const GemmCall& call, int64_t n) : codes(call.codes + n * call.codes_step) {}
   static int64_t RowBytes(int64_t k) { return k * 4; }
-  void Decode(int64_t, const uint8_t* bytes, L* out) const {
+  void Decode(const uint8_t* bytes, L* out, CodeGuard<L>&) const {
     const float* from = reinterpret_cast<const float*>(bytes);
 #pragma GCC unroll 4
     for (int64_t q = 0; q < kLanesPerUnit; ++q) out[q] = L::Load(from + q * kLanes);
   }
+  static float Scale(int64_t, const uint8_t*) { return 1; }
   const uint8_t* codes = nullptr;
 };
 
+// How many chains a register of the panel product holds: side by side in the panel, eight lanes of
+// each. Plain and AVX2 lanes hold one.
+template <typename L>
+struct PanelLanes {
+  static constexpr int kChains = 1;
+  static constexpr int kRows = 3;  // of x in a tile: with four columns they fill the registers
+  L value;
+  static PanelLanes Load(const float* from) { return {L::Load(from)}; }
+  static PanelLanes LoadX(const float* from) { return {L::Load(from)}; }
+  static PanelLanes Zero() { return {L::Zero()}; }
+  void Store(float* to) const { value.Store(to); }
+  static PanelLanes Mul(PanelLanes a, PanelLanes b) { return {a.value * b.value}; }
+  static PanelLanes Fma(PanelLanes a, PanelLanes b, PanelLanes c) {
+    return {L::Fma(a.value, b.value, c.value)};
+  }
+  static PanelLanes Add(PanelLanes a, PanelLanes b) { return {a.value + b.value}; }
+};
+
+#if defined(SKEIN_AVX512_LANES)
+
+template <>
+struct PanelLanes<Avx512Lanes> {
+  static constexpr int kChains = 2;
+  static constexpr int kRows = 6;
+  __m512 value;
+  static PanelLanes Load(const float* from) { return {_mm512_loadu_ps(from)}; }
+  static PanelLanes LoadX(const float* from) {
+    // Unmasked, GCC 12 warns of its own header.
+    return {_mm512_maskz_broadcast_f32x8(0xFFFF, _mm256_loadu_ps(from))};
+  }
+  static PanelLanes Zero() { return {_mm512_setzero_ps()}; }
+  void Store(float* to) const { _mm512_storeu_ps(to, value); }
+  static PanelLanes Mul(PanelLanes a, PanelLanes b) { return {_mm512_mul_ps(a.value, b.value)}; }
+  static PanelLanes Fma(PanelLanes a, PanelLanes b, PanelLanes c) {
+    return {_mm512_fmadd_ps(a.value, b.value, c.value)};
+  }
+  static PanelLanes Add(PanelLanes a, PanelLanes b) { return {_mm512_add_ps(a.value, b.value)}; }
+};
+
+#endif
+
 template <typename L>
 struct GemmBodies {
-  // Up to this many rows of x, weights go straight into the sums.
-  static constexpr int64_t kDirectRows = 2;
+  using P = PanelLanes<L>;
+  static constexpr int kChains = P::kChains;
+  static constexpr int kGroups = static_cast<int>(kPanelRows) / kChains;
+  static constexpr int64_t kGroupStep = kLanes * kChains;  // floats of eight channels of a group
+  // Bytes of decoded x that are worked on at a time, so that they stay in the second cache.
+  static constexpr int64_t kRowBlockBytes = 192 << 10;
 
   static void StoreOutput(const GemmCall& call, int64_t row, int64_t n, float sum) {
     uint8_t* y = call.y + row * call.y_step;
@@ -90,7 +155,11 @@ struct GemmBodies {
   }
 
   static const float* RowOfX(const GemmCall& call, int64_t row) {
-    return call.x + (call.x_row == nullptr ? row : call.x_row[row]) * call.x_step;
+    return call.x + (call.x_row == nullptr ? call.x_first + row : call.x_row[row]) * call.x_step;
+  }
+
+  static float Poisoned(const CodeGuard<L>& guard, float sum) {
+    return guard.HasNan() ? std::bit_cast<float>(uint32_t{0x7FC00000}) : sum;
   }
 
   // Codes of the last partial unit of a row, padded by zeros.
@@ -101,36 +170,50 @@ struct GemmBodies {
     std::memcpy(tail, row.codes + begin, static_cast<size_t>(Row::RowBytes(k) - begin));
   }
 
-  // Rows [0, kRows) of x against weight rows of columns [n, n + kCols).
+  // Rows [row, row + kRows) of x against weight rows of columns [n, n + kCols).
   template <typename Row, int kRows, int kCols>
-  static void Direct(const GemmCall& call, int64_t n) {
+  static void Direct(const GemmCall& call, int64_t row, int64_t n) {
     Row w[kCols];
+    CodeGuard<L> guard[kCols];
     const float* x[kRows];
     L sum[kRows][kCols];
 #pragma GCC unroll 4
     for (int j = 0; j < kCols; ++j) w[j] = Row(call, call.first_row + n + j);
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
-      x[i] = RowOfX(call, i);
+      x[i] = RowOfX(call, row + i);
 #pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j) sum[i][j] = L::Zero();
     }
     const auto add_unit = [&](int64_t unit, int j, const uint8_t* bytes) {
       L weight[kLanesPerUnit];
-      w[j].Decode(unit, bytes, weight);
+      w[j].Decode(bytes, weight, guard[j]);
+      [[maybe_unused]] const L scale = L::Set(w[j].Scale(unit, bytes));
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
+        const float* from = x[i] + unit * kUnit;
+        L part = L::Load(from) * weight[0];
 #pragma GCC unroll 4
-        for (int64_t q = 0; q < kLanesPerUnit; ++q) {
-          const L value = L::Load(x[i] + unit * kUnit + q * kLanes);
-          sum[i][j] = L::Fma(value, weight[q], sum[i][j]);
+        for (int64_t q = 1; q < kLanesPerUnit; ++q) {
+          part = L::Fma(L::Load(from + q * kLanes), weight[q], part);
+        }
+        if constexpr (Row::kScaled) {
+          sum[i][j] = L::Fma(part, scale, sum[i][j]);
+        } else {
+          sum[i][j] = sum[i][j] + part;
         }
       }
     };
     const int64_t whole = call.k / kUnit;
     for (int64_t unit = 0; unit < whole; ++unit) {
 #pragma GCC unroll 4
-      for (int j = 0; j < kCols; ++j) add_unit(unit, j, w[j].codes + unit * Row::kUnitBytes);
+      for (int j = 0; j < kCols; ++j) {
+        const uint8_t* bytes = w[j].codes + unit * Row::kUnitBytes;
+        for (int64_t line = 0; line < Row::kUnitBytes; line += 64) {
+          __builtin_prefetch(bytes + line + kPrefetchAhead);
+        }
+        add_unit(unit, j, bytes);
+      }
     }
     if (call.k % kUnit != 0) {
 #pragma GCC unroll 4
@@ -143,97 +226,167 @@ struct GemmBodies {
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-      for (int j = 0; j < kCols; ++j) StoreOutput(call, i, n + j, sum[i][j].Sum());
+      for (int j = 0; j < kCols; ++j) {
+        StoreOutput(call, row + i, n + j, Poisoned(guard[j], sum[i][j].Sum()));
+      }
     }
   }
 
-  template <typename Row, int kCols>
-  static void DirectColumns(const GemmCall& call, int64_t n) {
-    if (call.rows == 1) Direct<Row, 1, kCols>(call, n);
-    if (call.rows == 2) Direct<Row, 2, kCols>(call, n);
+  template <int kRows, int kCols>
+  static void DirectIntegers(const GemmCall& call, int64_t row, int64_t n) {
+    float sums[kRows][kCols];
+    IntegerDot<L>::template Run<kRows, kCols>(call, row, n, sums);
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kCols; ++j) StoreOutput(call, row + i, n + j, sums[i][j]);
+    }
   }
 
-  // Weight row n as floats, k padded with zeros to kUnit.
+  template <typename Row, int kRows, int kCols>
+  static void DirectBlock(const GemmCall& call, int64_t row, int64_t n) {
+    if constexpr (IntegerDot<L>::kUsed && std::is_same_v<Row, E2m1Row<L>>) {
+      if (call.x_integers != nullptr) return DirectIntegers<kRows, kCols>(call, row, n);
+    }
+    Direct<Row, kRows, kCols>(call, row, n);
+  }
+
+  // All rows against columns [n, n + kCols), four rows at a time.
+  template <typename Row, int kCols>
+  static void DirectRows(const GemmCall& call, int64_t n) {
+    int64_t row = 0;
+    for (; row + 4 <= call.rows; row += 4) DirectBlock<Row, 4, kCols>(call, row, n);
+    if (call.rows - row == 3) DirectBlock<Row, 3, kCols>(call, row, n);
+    if (call.rows - row == 2) DirectBlock<Row, 2, kCols>(call, row, n);
+    if (call.rows - row == 1) DirectBlock<Row, 1, kCols>(call, row, n);
+  }
+
+  // Weight row n, scaled, k padded with zeros to kUnit, into its place of a group: every eighth
+  // float on kGroupStep.
   template <typename Row>
-  static void DecodeRow(const GemmCall& call, int64_t n, float* out) {
+  static bool DecodeRow(const GemmCall& call, int64_t n, float* out) {
     const Row row(call, n);
+    CodeGuard<L> guard;
     const auto store_unit = [&](int64_t unit, const uint8_t* bytes) {
       L weight[kLanesPerUnit];
-      row.Decode(unit, bytes, weight);
+      row.Decode(bytes, weight, guard);
+      const L scale = L::Set(row.Scale(unit, bytes));
 #pragma GCC unroll 4
-      for (int64_t q = 0; q < kLanesPerUnit; ++q) weight[q].Store(out + unit * kUnit + q * kLanes);
+      for (int64_t q = 0; q < kLanesPerUnit; ++q) {
+        if constexpr (Row::kScaled) weight[q] = weight[q] * scale;
+        weight[q].Store(out + (unit * kLanesPerUnit + q) * kGroupStep);
+      }
     };
     const int64_t whole = call.k / kUnit;
     for (int64_t unit = 0; unit < whole; ++unit) {
       store_unit(unit, row.codes + unit * Row::kUnitBytes);
     }
-    if (call.k % kUnit == 0) return;
-    uint8_t tail[Row::kUnitBytes];
-    LoadTail(row, call.k, tail);
-    store_unit(whole, tail);
+    if (call.k % kUnit != 0) {
+      uint8_t tail[Row::kUnitBytes];
+      LoadTail(row, call.k, tail);
+      store_unit(whole, tail);
+    }
+    return guard.HasNan();
   }
 
-  // kRows rows of x from `row` on against kCols decoded weight rows.
-  template <int kRows, int kCols>
-  static void Tile(const GemmCall& call, int64_t row, int64_t n, const float* const* w) {
+  // kRows rows of x from `row` on against the panel; sums [kRows, kPanelRows] of lanes.
+  template <int kRows>
+  static void Tile(const GemmCall& call, int64_t row, const float* panel, float* sums) {
     const int64_t padded = RoundUpToUnit(call.k);
+    const int64_t group_floats = padded * kChains;
     const float* x[kRows];
-    L sum[kRows][kCols];
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) x[i] = RowOfX(call, row + i);
+    for (int i = 0; i < kRows * kGroups; ++i) P::Zero().Store(sums + i * kGroupStep);
+    for (int64_t k = 0; k < padded; k += kUnit) {
+      P part[kRows][kGroups];
 #pragma GCC unroll 4
-    for (int i = 0; i < kRows; ++i) {
-      x[i] = RowOfX(call, row + i);
+      for (int64_t q = 0; q < kLanesPerUnit; ++q) {
+        P value[kRows];
+#pragma GCC unroll 8
+        for (int i = 0; i < kRows; ++i) value[i] = P::LoadX(x[i] + k + q * kLanes);
 #pragma GCC unroll 4
-      for (int j = 0; j < kCols; ++j) sum[i][j] = L::Zero();
-    }
-    for (int64_t k = 0; k < padded; k += kLanes) {
-      // Three rows by four columns fill the sixteen registers: sums, values and one weight.
-      L value[kRows];
+        for (int j = 0; j < kGroups; ++j) {
+          const P weight = P::Load(panel + j * group_floats + (k + q * kLanes) * kChains);
+#pragma GCC unroll 8
+          for (int i = 0; i < kRows; ++i) {
+            part[i][j] = q == 0 ? P::Mul(value[i], weight) : P::Fma(value[i], weight, part[i][j]);
+          }
+        }
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-      for (int i = 0; i < kRows; ++i) value[i] = L::Load(x[i] + k);
-#pragma GCC unroll 4
-      for (int j = 0; j < kCols; ++j) {
-        const L weight = L::Load(w[j] + k);
-#pragma GCC unroll 4
-        for (int i = 0; i < kRows; ++i) sum[i][j] = L::Fma(value[i], weight, sum[i][j]);
+        for (int j = 0; j < kGroups; ++j) {
+          float* sum = sums + (i * kGroups + j) * kGroupStep;
+          P::Add(P::Load(sum), part[i][j]).Store(sum);
+        }
       }
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-      for (int j = 0; j < kCols; ++j) StoreOutput(call, row + i, n + j, sum[i][j].Sum());
+  }
+
+  // Rows [begin, end) of x, in tiles of at most kRows, against the panel of `cols` columns from n.
+  template <int kRows>
+  static int64_t Tiles(const GemmCall& call, int64_t begin, int64_t end, int64_t n, int64_t cols,
+                       const float* panel, const bool* poison) {
+    int64_t row = begin;
+    for (; row + kRows <= end; row += kRows) {
+      alignas(64) float sums[kRows * kPanelRows * kLanes];
+      Tile<kRows>(call, row, panel, sums);
+      for (int i = 0; i < kRows; ++i) {
+        L lanes[kPanelRows];
+        float sum[kPanelRows];
+        for (int64_t j = 0; j < kPanelRows; ++j) {
+          lanes[j] = L::Load(sums + (i * kPanelRows + j) * kLanes);
+        }
+        L::Sums(lanes, sum);
+        for (int64_t j = 0; j < cols; ++j) {
+          StoreOutput(call, row + i, n + j,
+                      poison[j] ? std::bit_cast<float>(uint32_t{0x7FC00000}) : sum[j]);
+        }
+      }
+    }
+    return row;
+  }
+
+  // Decodes columns [n, n + cols) into the panel; the columns up to kPanelRows are zeros.
+  template <typename Row>
+  static void DecodePanel(const GemmCall& call, int64_t n, int64_t cols, float* panel,
+                          bool* poison) {
+    const int64_t group_floats = RoundUpToUnit(call.k) * kChains;
+    for (int64_t j = 0; j < kPanelRows; ++j) {
+      float* out = panel + j / kChains * group_floats + j % kChains * kLanes;
+      poison[j] = j < cols && DecodeRow<Row>(call, call.first_row + n + j, out);
+      if (j < cols) continue;
+      for (int64_t k = 0; k < group_floats; k += kGroupStep) L::Zero().Store(out + k);
     }
   }
 
-  template <int kCols>
-  static void PanelColumns(const GemmCall& call, int64_t n, const float* const* w) {
-    int64_t row = 0;
-    for (; row + 3 <= call.rows; row += 3) Tile<3, kCols>(call, row, n, w);
-    if (call.rows - row == 2) Tile<2, kCols>(call, row, n, w);
-    if (call.rows - row == 1) Tile<1, kCols>(call, row, n, w);
+  template <typename Row>
+  static void PanelColumns(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {
+    const int64_t row_bytes = RoundUpToUnit(call.k) * static_cast<int64_t>(sizeof(float));
+    int64_t block = kRowBlockBytes / row_bytes / P::kRows * P::kRows;
+    if (block < 4 * P::kRows) block = 4 * P::kRows;
+    for (int64_t begin = 0; begin < call.rows; begin += block) {
+      const int64_t end = begin + block < call.rows ? begin + block : call.rows;
+      for (int64_t n = n_begin; n < n_end; n += kPanelRows) {
+        const int64_t cols = kPanelRows < n_end - n ? kPanelRows : n_end - n;
+        bool poison[kPanelRows];
+        DecodePanel<Row>(call, n, cols, panel, poison);
+        int64_t row = Tiles<P::kRows>(call, begin, end, n, cols, panel, poison);
+        row = Tiles<2>(call, row, end, n, cols, panel, poison);
+        Tiles<1>(call, row, end, n, cols, panel, poison);
+      }
+    }
   }
 
   template <typename Row>
   static void GemmOf(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {
-    const int64_t padded = RoundUpToUnit(call.k);
-    for (int64_t n = n_begin; n < n_end; n += kPanelRows) {
-      const int64_t cols = kPanelRows < n_end - n ? kPanelRows : n_end - n;
-      if (call.rows <= kDirectRows) {
-        if (cols == 4) DirectColumns<Row, 4>(call, n);
-        if (cols == 3) DirectColumns<Row, 3>(call, n);
-        if (cols == 2) DirectColumns<Row, 2>(call, n);
-        if (cols == 1) DirectColumns<Row, 1>(call, n);
-        continue;
-      }
-      const float* w[kPanelRows] = {};
-      for (int64_t j = 0; j < cols; ++j) {
-        DecodeRow<Row>(call, call.first_row + n + j, panel + j * padded);
-        w[j] = panel + j * padded;
-      }
-      if (cols == 4) PanelColumns<4>(call, n, w);
-      if (cols == 3) PanelColumns<3>(call, n, w);
-      if (cols == 2) PanelColumns<2>(call, n, w);
-      if (cols == 1) PanelColumns<1>(call, n, w);
+    if (call.rows > kDirectRows) return PanelColumns<Row>(call, n_begin, n_end, panel);
+    int64_t n = n_begin;
+    // Decoding e4m3 takes too many registers for two columns.
+    if constexpr (!std::is_same_v<Row, E4m3Row<L>>) {
+      for (; n + 2 <= n_end; n += 2) DirectRows<Row, 2>(call, n);
     }
+    for (; n < n_end; ++n) DirectRows<Row, 1>(call, n);
   }
 
   static void Gemm(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {

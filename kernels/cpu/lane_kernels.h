@@ -11,11 +11,32 @@
 
 namespace skein::kernels::cpu {
 
+// Rows of e4m3 activations as integers, for products with e2m1 weights: a code is high * 2^-6 + low
+// * 2^-9, both of 16 bits. Per unit 32 high and 32 low parts, each 16 channels 4l, 4l+2 and 16
+// channels 4l+1, 4l+3 (l ascending); its factor is the scale times what makes the integers codes;
+// `has_low` says whether any low part is not 0.
+struct IntegerRows {
+  int16_t* parts = nullptr;    // [rows, units, 64]
+  float* factor = nullptr;     // [rows, factor_step]
+  uint8_t* has_low = nullptr;  // [rows, factor_step]
+  int64_t units = 0;
+  int64_t factor_step = 0;  // units rounded up to 8, the rest 0
+};
+
+// Most rows whose weights go straight into the sums; more rows share decoded weights.
+inline constexpr int64_t kDirectRows = 8;
+
 // A matrix product of `rows` decoded activations with weight rows [n_begin, n_end).
 struct GemmCall {
-  const float* x = nullptr;        // row i at x + row * x_step, k padded with zeros to kUnit
-  int64_t x_step = 0;              // floats
-  const int32_t* x_row = nullptr;  // row of x of output row i; null: i
+  // Row i at x + row * x_step, k padded with zeros to kUnit; for e2m1 weights each unit in the
+  // order of L::DecodeE2m1Raw. May be null when every call has `codes` and at most kDirectRows
+  // rows.
+  const float* x = nullptr;
+  int64_t x_step = 0;  // floats
+  const IntegerRows* x_integers =
+      nullptr;                     // the same rows for e2m1 weights, if they were e4m3 codes
+  const int32_t* x_row = nullptr;  // row of x of output row i; null: x_first + i
+  int64_t x_first = 0;
   int64_t rows = 0;
   int64_t k = 0;
   WeightFormat format = WeightFormat::kBf16;
@@ -51,6 +72,14 @@ struct LaneKernels {
   // Widens bf16; decodes e4m3 codes with a scale byte per 32; rounds to bf16.
   void (*widen)(const uint16_t* x, int64_t count, float* out);
   void (*decode_e4m3)(const uint8_t* codes, const uint8_t* scale, int64_t count, float* out);
+  // Rows of a product: e4m3 codes with a scale byte per 32, k padded with zeros to kUnit. A scale
+  // that no product takes makes its unit NaN unless all its codes are 0. `permuted`: units in the
+  // order of e2m1 weights.
+  void (*decode_product_row)(const uint8_t* codes, const uint8_t* scale, int64_t k, bool permuted,
+                             float* out);
+  // Row `row` of `out` from such codes; null where integers are not used.
+  void (*pack_row)(const uint8_t* codes, const uint8_t* scale, int64_t k, const IntegerRows& out,
+                   int64_t row);
   void (*narrow)(const float* x, int64_t count, uint16_t* out);
   // A row of a cache pool of `format`.
   void (*decode_kv)(KvFormat format, const uint8_t* data, const uint8_t* scale, int64_t dim,
@@ -96,11 +125,14 @@ struct LaneKernels {
 
 const LaneKernels& ScalarLaneKernels();
 const LaneKernels& Avx2LaneKernels();
+const LaneKernels& Avx512LaneKernels();
 
 // Table of an instruction set that was resolved at registration.
 template <CpuIsa isa>
 const LaneKernels& Lanes() {
-  if constexpr (isa == CpuIsa::kAvx2) {
+  if constexpr (isa == CpuIsa::kAvx512) {
+    return Avx512LaneKernels();
+  } else if constexpr (isa == CpuIsa::kAvx2) {
     return Avx2LaneKernels();
   } else {
     return ScalarLaneKernels();

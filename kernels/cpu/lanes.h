@@ -1,7 +1,8 @@
-// Eight f32 lanes, twice: ScalarLanes in plain C++ and Avx2Lanes with vector instructions. Both do
-// the same IEEE operations in the same order, so an algorithm written on lanes gives the same bits
-// on either. Avx2Lanes exists only where the file is compiled for AVX2, FMA and F16C; such a file
-// must not run code of it before CpuHasAvx2 said yes.
+// Eight f32 lanes, twice: ScalarLanes in plain C++ and VectorLanes with vector instructions. Both
+// do the same IEEE operations in the same order, so an algorithm written on lanes gives the same
+// bits on either. VectorLanes exists only where the file is compiled for AVX2, FMA and F16C, as a
+// type of its own for each instruction set, so that no two files share a symbol; such a file must
+// not run code of it before CpuHasAvx2 (CpuHasAvx512) said yes.
 #pragma once
 
 #include <bit>
@@ -12,8 +13,12 @@
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
 #define SKEIN_AVX2_LANES 1
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define SKEIN_AVX512_LANES 1
+#endif
 #endif
 
+#include "kernels/cpu/register.h"
 #include "kernels/formats.h"
 
 namespace skein::kernels::cpu {
@@ -29,6 +34,14 @@ constexpr int64_t RoundUpToUnit(int64_t count) { return (count + kUnit - 1) / kU
 inline float WeightScale(uint8_t byte) {
   if (byte > 246) return std::bit_cast<float>(uint32_t{0x7FC00000});
   return std::bit_cast<float>((uint32_t{byte} + 8) << 23);
+}
+
+// Scales that a product takes: bytes 2^-53 to 2^50, within which no product or sum of e4m3 and e2m1
+// codes leaves the normal numbers, so that it does not matter where a scale is applied.
+inline constexpr int kLeastProductScale = 74;
+inline constexpr int kMostProductScale = 177;
+inline bool IsProductScale(uint8_t byte) {
+  return byte >= kLeastProductScale && byte <= kMostProductScale;
 }
 
 class ScalarLanes {
@@ -103,6 +116,10 @@ class ScalarLanes {
     const float* v = lane_;
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
   }
+  // Sum of each of four.
+  static void Sums(const ScalarLanes* v, float* out) {
+    for (int i = 0; i < 4; ++i) out[i] = v[i].Sum();
+  }
   // p * 2^k, where `shifted` is k + 1.5 * 2^23.
   static ScalarLanes TimesPow2(ScalarLanes p, ScalarLanes shifted) {
     for (int i = 0; i < 8; ++i) {
@@ -128,6 +145,18 @@ class ScalarLanes {
     }
   }
 
+  // 32 codes decoded 2^-8 too small, for products. NaN codes may decode to anything: see CodeGuard.
+  static void DecodeE4m3Raw(const uint8_t* codes, ScalarLanes* out) { DecodeE4m3(codes, 1, out); }
+  // Lane l of out[q] is channel 4 * l + q: the order of products with e2m1 weights.
+  static void DecodeE2m1Raw(const uint8_t* codes, ScalarLanes* out) {
+    for (int l = 0; l < 8; ++l) {
+      for (int q = 0; q < 4; ++q) {
+        const int code = (codes[2 * l + q / 2] >> (q % 2 * 4)) & 15;
+        out[q].lane_[l] = skein::kernels::DecodeE2m1(static_cast<uint8_t>(code)) * 0x1p-8f;
+      }
+    }
+  }
+
  private:
   template <typename Fn>
   static ScalarLanes Map(ScalarLanes a, ScalarLanes b, Fn fn) {
@@ -140,15 +169,16 @@ class ScalarLanes {
 
 #if defined(SKEIN_AVX2_LANES)
 
-class Avx2Lanes {
+template <CpuIsa isa>
+class VectorLanes {
  public:
-  Avx2Lanes() = default;
-  static Avx2Lanes Set(float value) { return Avx2Lanes(_mm256_set1_ps(value)); }
-  static Avx2Lanes Zero() { return Avx2Lanes(_mm256_setzero_ps()); }
-  static Avx2Lanes Load(const float* from) { return Avx2Lanes(_mm256_loadu_ps(from)); }
-  static Avx2Lanes LoadBf16(const uint16_t* from) {
+  VectorLanes() = default;
+  static VectorLanes Set(float value) { return VectorLanes(_mm256_set1_ps(value)); }
+  static VectorLanes Zero() { return VectorLanes(_mm256_setzero_ps()); }
+  static VectorLanes Load(const float* from) { return VectorLanes(_mm256_loadu_ps(from)); }
+  static VectorLanes LoadBf16(const uint16_t* from) {
     const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return Avx2Lanes(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)));
+    return VectorLanes(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)));
   }
   void Store(float* to) const { _mm256_storeu_ps(to, lane_); }
   void StoreBf16(uint16_t* to) const {
@@ -188,52 +218,66 @@ class Avx2Lanes {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
   }
 
-  friend Avx2Lanes operator+(Avx2Lanes a, Avx2Lanes b) {
-    return Avx2Lanes(_mm256_add_ps(a.lane_, b.lane_));
+  friend VectorLanes operator+(VectorLanes a, VectorLanes b) {
+    return VectorLanes(_mm256_add_ps(a.lane_, b.lane_));
   }
-  friend Avx2Lanes operator-(Avx2Lanes a, Avx2Lanes b) {
-    return Avx2Lanes(_mm256_sub_ps(a.lane_, b.lane_));
+  friend VectorLanes operator-(VectorLanes a, VectorLanes b) {
+    return VectorLanes(_mm256_sub_ps(a.lane_, b.lane_));
   }
-  friend Avx2Lanes operator*(Avx2Lanes a, Avx2Lanes b) {
-    return Avx2Lanes(_mm256_mul_ps(a.lane_, b.lane_));
+  friend VectorLanes operator*(VectorLanes a, VectorLanes b) {
+    return VectorLanes(_mm256_mul_ps(a.lane_, b.lane_));
   }
-  friend Avx2Lanes operator/(Avx2Lanes a, Avx2Lanes b) {
-    return Avx2Lanes(_mm256_div_ps(a.lane_, b.lane_));
+  friend VectorLanes operator/(VectorLanes a, VectorLanes b) {
+    return VectorLanes(_mm256_div_ps(a.lane_, b.lane_));
   }
-  static Avx2Lanes Max(Avx2Lanes a, Avx2Lanes b) {
-    return Avx2Lanes(_mm256_max_ps(a.lane_, b.lane_));
+  static VectorLanes Max(VectorLanes a, VectorLanes b) {
+    return VectorLanes(_mm256_max_ps(a.lane_, b.lane_));
   }
-  static Avx2Lanes Min(Avx2Lanes a, Avx2Lanes b) {
-    return Avx2Lanes(_mm256_min_ps(a.lane_, b.lane_));
+  static VectorLanes Min(VectorLanes a, VectorLanes b) {
+    return VectorLanes(_mm256_min_ps(a.lane_, b.lane_));
   }
-  static Avx2Lanes Fma(Avx2Lanes a, Avx2Lanes b, Avx2Lanes c) {
-    return Avx2Lanes(_mm256_fmadd_ps(a.lane_, b.lane_, c.lane_));
+  static VectorLanes Fma(VectorLanes a, VectorLanes b, VectorLanes c) {
+    return VectorLanes(_mm256_fmadd_ps(a.lane_, b.lane_, c.lane_));
   }
-  static Avx2Lanes Abs(Avx2Lanes a) {
-    return Avx2Lanes(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.lane_));
+  static VectorLanes Abs(VectorLanes a) {
+    return VectorLanes(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.lane_));
   }
-  static Avx2Lanes Negate(Avx2Lanes a) {
-    return Avx2Lanes(_mm256_xor_ps(_mm256_set1_ps(-0.0f), a.lane_));
+  static VectorLanes Negate(VectorLanes a) {
+    return VectorLanes(_mm256_xor_ps(_mm256_set1_ps(-0.0f), a.lane_));
   }
-  static Avx2Lanes DupEven(Avx2Lanes a) { return Avx2Lanes(_mm256_moveldup_ps(a.lane_)); }
-  static Avx2Lanes DupOdd(Avx2Lanes a) { return Avx2Lanes(_mm256_movehdup_ps(a.lane_)); }
+  static VectorLanes DupEven(VectorLanes a) { return VectorLanes(_mm256_moveldup_ps(a.lane_)); }
+  static VectorLanes DupOdd(VectorLanes a) { return VectorLanes(_mm256_movehdup_ps(a.lane_)); }
   float Sum() const {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(lane_), _mm256_extractf128_ps(lane_, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
   }
-  static Avx2Lanes TimesPow2(Avx2Lanes p, Avx2Lanes shifted) {
+  static void Sums(const VectorLanes* v, float* out) {
+    __m128 four[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      four[i] =
+          _mm_add_ps(_mm256_castps256_ps128(v[i].lane_), _mm256_extractf128_ps(v[i].lane_, 1));
+    }
+    // Lanes 0 + 2 of both, then 1 + 3 of both.
+    const __m128 ab =
+        _mm_add_ps(_mm_unpacklo_ps(four[0], four[1]), _mm_unpackhi_ps(four[0], four[1]));
+    const __m128 cd =
+        _mm_add_ps(_mm_unpacklo_ps(four[2], four[3]), _mm_unpackhi_ps(four[2], four[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
+  }
+  static VectorLanes TimesPow2(VectorLanes p, VectorLanes shifted) {
     const __m256i k =
         _mm256_sub_epi32(_mm256_castps_si256(shifted.lane_), _mm256_set1_epi32(0x4B400000));
     const __m256i half = _mm256_srai_epi32(k, 1);
     const __m256i bias = _mm256_set1_epi32(127);
     const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
     const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(k, half), bias), 23);
-    return Avx2Lanes(_mm256_mul_ps(_mm256_mul_ps(p.lane_, _mm256_castsi256_ps(first)),
-                                   _mm256_castsi256_ps(second)));
+    return VectorLanes(_mm256_mul_ps(_mm256_mul_ps(p.lane_, _mm256_castsi256_ps(first)),
+                                     _mm256_castsi256_ps(second)));
   }
 
-  static void DecodeE4m3(const uint8_t* codes, float scale, Avx2Lanes* out) {
+  static void DecodeE4m3(const uint8_t* codes, float scale, VectorLanes* out) {
     const __m256 factor = _mm256_set1_ps(scale);
 #pragma GCC unroll 2
     for (int64_t i = 0; i < kUnit; i += 16) {
@@ -247,11 +291,11 @@ class Avx2Lanes {
       const __m256i half = _mm256_or_si256(_mm256_or_si256(magnitude, sign), nan);
       const __m256 low = _mm256_cvtph_ps(_mm256_castsi256_si128(half));
       const __m256 high = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
-      out[i / 8] = Avx2Lanes(_mm256_mul_ps(low, factor));
-      out[i / 8 + 1] = Avx2Lanes(_mm256_mul_ps(high, factor));
+      out[i / 8] = VectorLanes(_mm256_mul_ps(low, factor));
+      out[i / 8 + 1] = VectorLanes(_mm256_mul_ps(high, factor));
     }
   }
-  static void DecodeE2m1(const uint8_t* codes, float scale, Avx2Lanes* out) {
+  static void DecodeE2m1(const uint8_t* codes, float scale, VectorLanes* out) {
     // f16 of value * 2^-8 has a zero low byte, so a table of high bytes is enough.
     const __m128i table =
         _mm_setr_epi8(0x00, 0x18, 0x1C, 0x1E, 0x20, 0x22, 0x24, 0x26, 0x00, static_cast<char>(0x98),
@@ -269,18 +313,83 @@ class Avx2Lanes {
                                _mm_unpacklo_epi8(zero, last), _mm_unpackhi_epi8(zero, last)};
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      out[i] = Avx2Lanes(_mm256_mul_ps(_mm256_cvtph_ps(halves[i]), factor));
+      out[i] = VectorLanes(_mm256_mul_ps(_mm256_cvtph_ps(halves[i]), factor));
     }
   }
 
+  static void DecodeE4m3Raw(const uint8_t* codes, VectorLanes* out) {
+    // Each code at the top of 32 bits, then moved down to where f32 has exponent and fraction: that
+    // is 2^-120 of its value, also below the normal numbers. Half-float conversion is slower.
+    const __m256i first =
+        _mm256_setr_epi8(-1, -1, -1, 0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1, 3, -1, -1, -1, 4,
+                         -1, -1, -1, 5, -1, -1, -1, 6, -1, -1, -1, 7);
+    const __m256i last = _mm256_add_epi8(first, _mm256_set1_epi32(8 << 24));
+    const __m256i mask = _mm256_set1_epi32(static_cast<int32_t>(0x87F00000));
+    const __m256 factor = _mm256_set1_ps(0x1p112f);
+#pragma GCC unroll 2
+    for (int64_t i = 0; i < kUnit; i += 16) {
+      const __m256i wide =
+          _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i)));
+      const __m256i low =
+          _mm256_and_si256(_mm256_srai_epi32(_mm256_shuffle_epi8(wide, first), 4), mask);
+      const __m256i high =
+          _mm256_and_si256(_mm256_srai_epi32(_mm256_shuffle_epi8(wide, last), 4), mask);
+      out[i / 8] = VectorLanes(_mm256_mul_ps(_mm256_castsi256_ps(low), factor));
+      out[i / 8 + 1] = VectorLanes(_mm256_mul_ps(_mm256_castsi256_ps(high), factor));
+    }
+  }
+  static void DecodeE2m1Raw(const uint8_t* codes, VectorLanes* out) {
+    const __m128i table =
+        _mm_setr_epi8(0x00, 0x18, 0x1C, 0x1E, 0x20, 0x22, 0x24, 0x26, 0x00, static_cast<char>(0x98),
+                      static_cast<char>(0x9C), static_cast<char>(0x9E), static_cast<char>(0xA0),
+                      static_cast<char>(0xA2), static_cast<char>(0xA4), static_cast<char>(0xA6));
+    const __m128i nibble = _mm_set1_epi8(15);
+    const __m128i upper = _mm_set1_epi16(static_cast<int16_t>(0xFF00));
+    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+    const __m128i even = _mm_shuffle_epi8(table, _mm_and_si128(packed, nibble));
+    const __m128i odd = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(packed, 4), nibble));
+    out[0] = VectorLanes(_mm256_cvtph_ps(_mm_slli_epi16(even, 8)));
+    out[1] = VectorLanes(_mm256_cvtph_ps(_mm_slli_epi16(odd, 8)));
+    out[2] = VectorLanes(_mm256_cvtph_ps(_mm_and_si128(even, upper)));
+    out[3] = VectorLanes(_mm256_cvtph_ps(_mm_and_si128(odd, upper)));
+  }
+  __m256 lane() const { return lane_; }
+  explicit VectorLanes(__m256 lane) : lane_(lane) {}
+
  private:
-  explicit Avx2Lanes(__m256 lane) : lane_(lane) {}
   __m256 lane_;
 };
 
-#else
+using Avx2Lanes = VectorLanes<CpuIsa::kAvx2>;
+using Avx512Lanes = VectorLanes<CpuIsa::kAvx512>;
 
-class Avx2Lanes;
+#endif
+
+// Sees whether codes of e4m3 weights are NaN, which DecodeE4m3Raw does not.
+template <typename L>
+class CodeGuard {
+ public:
+  void Add(const uint8_t*) {}
+  bool HasNan() const { return false; }  // raw decoding of plain lanes keeps NaN
+};
+
+#if defined(SKEIN_AVX2_LANES)
+
+template <CpuIsa isa>
+class CodeGuard<VectorLanes<isa>> {
+ public:
+  CodeGuard() : largest_(_mm256_setzero_si256()) {}
+  void Add(const uint8_t* unit) {
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit));
+    largest_ = _mm256_max_epu8(largest_, _mm256_and_si256(codes, _mm256_set1_epi8(0x7F)));
+  }
+  bool HasNan() const {
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(largest_, _mm256_set1_epi8(0x7F))) != 0;
+  }
+
+ private:
+  __m256i largest_;
+};
 
 #endif
 

@@ -20,6 +20,21 @@ bool CpuHasAvx2() {
 #endif
 }
 
+bool CpuHasAvx512() {
+#if defined(__x86_64__)
+  return CpuHasAvx2() && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0;
+#else
+  return false;
+#endif
+}
+
+CpuIsa BestCpuIsa() {
+  if (CpuHasAvx512()) return CpuIsa::kAvx512;
+  return CpuHasAvx2() ? CpuIsa::kAvx2 : CpuIsa::kScalar;
+}
+
 namespace cpu {
 
 absl::Status CheckThreads(DeviceStream stream) {
@@ -37,7 +52,13 @@ absl::Status RegisterCpuKernels(KernelRegistry& registry, CpuIsa isa) {
         "this processor lacks AVX2, FMA or F16C; choose the scalar or the automatic variant of the "
         "cpu kernels");
   }
-  if (isa == CpuIsa::kAuto) isa = CpuHasAvx2() ? CpuIsa::kAvx2 : CpuIsa::kScalar;
+  if (isa == CpuIsa::kAvx512 && !CpuHasAvx512()) {
+    return absl::FailedPreconditionError(
+        "this processor lacks AVX-512 F, BW, DQ or VL; choose the avx2, scalar or automatic "
+        "variant "
+        "of the cpu kernels");
+  }
+  if (isa == CpuIsa::kAuto) isa = BestCpuIsa();
   using Family = absl::Status (*)(KernelRegistry&, CpuIsa);
   constexpr Family kFamilies[] = {
       cpu::RegisterQuant,           cpu::RegisterGemm,     cpu::RegisterNormRope,

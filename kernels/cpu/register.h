@@ -12,15 +12,19 @@
 namespace skein::kernels {
 
 enum class CpuIsa : uint8_t {
-  kAuto,    // AVX2 where the processor has it, else scalar
+  kAuto,    // the widest that the processor has
   kScalar,  // plain C++
   kAvx2,    // AVX2, FMA and F16C
+  kAvx512,  // AVX-512 F, BW, DQ and VL beside those
 };
 
-// Whether this processor runs the AVX2 kernels.
+// Whether this processor and its operating system run the AVX2 (AVX-512) kernels.
 bool CpuHasAvx2();
+bool CpuHasAvx512();
+// What kAuto means here.
+CpuIsa BestCpuIsa();
 
-// Registers every operator as "cpu". FailedPrecondition if kAvx2 is asked of a processor without
+// Registers every operator as "cpu". FailedPrecondition if `isa` is asked of a processor without
 // it.
 absl::Status RegisterCpuKernels(KernelRegistry& registry, CpuIsa isa);
 

@@ -1,11 +1,19 @@
 #include "kernels/cpu/thread_pool.h"
 
+#include <climits>
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 namespace skein::kernels::cpu {
 namespace {
 
-// Looks at the gate before a thread blocks: some tens of microseconds, the distance between two
-// operators of a step.
-constexpr int kSpins = 2000;
+// A thread without work looks at the gate this often between two yields, and blocks after so many
+// yields: some hundreds of microseconds, longer than any serial stretch of a step.
+constexpr int kLooks = 64;
+constexpr int kYields = 200;
 
 void Pause() {
 #if defined(__x86_64__)
@@ -13,10 +21,40 @@ void Pause() {
 #endif
 }
 
+void FutexWait(std::atomic<uint32_t>& word, uint32_t value) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void FutexWakeAll(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void BindSelf(int processor) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(processor, &set);
+  // A processor that was taken away meanwhile leaves the thread where the system puts it.
+  (void)sched_setaffinity(0, sizeof(set), &set);
+}
+
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
-  for (int thread = 1; thread < threads; ++thread) {
+std::vector<int> UsableProcessorList() {
+  std::vector<int> processors;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return processors;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &set)) processors.push_back(i);
+  }
+  return processors;
+}
+
+ThreadPool::ThreadPool(const ThreadPoolOptions& options) {
+  if (options.processors.size() >= static_cast<size_t>(options.threads < 1 ? 1 : options.threads)) {
+    processors_ = options.processors;
+  }
+  for (int thread = 1; thread < options.threads; ++thread) {
     workers_.emplace_back([this, thread] { WorkerLoop(thread); });
   }
 }
@@ -24,59 +62,70 @@ ThreadPool::ThreadPool(int threads) {
 ThreadPool::~ThreadPool() {
   stopping_.store(true);
   gate_.fetch_add(kNextCall);
-  gate_.notify_all();
+  FutexWakeAll(gate_);
   for (std::thread& worker : workers_) worker.join();
 }
 
 void ThreadPool::Run(int64_t tasks, const void* target, Call call) {
+  if (!caller_bound_ && !processors_.empty()) {
+    BindSelf(processors_[0]);
+    caller_bound_ = true;
+  }
   tasks_ = tasks;
   target_ = target;
   call_ = call;
   next_task_.store(0, std::memory_order_relaxed);
-  // Nobody is inside and the gate is closed: a plain add opens the next call.
-  gate_.fetch_add(kNextCall + kOpen, std::memory_order_release);
-  gate_.notify_all();
-  Drain(0);
+  // Nobody is inside and the gate is closed: a plain add opens the next call. Sequentially
+  // consistent against the count of sleepers, so that no sleeper is overlooked.
+  gate_.fetch_add(kNextCall + kOpen, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) FutexWakeAll(gate_);
+  Drain(tasks, target, call, 0);
   uint32_t gate = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
-  for (int spin = 0; (gate & kInside) != 0; ++spin) {
-    if (spin < kSpins) {
-      Pause();
-    } else {
-      gate_.wait(gate, std::memory_order_acquire);
-    }
+  while ((gate & kInside) != 0) {
+    AwaitChange(gate);
     gate = gate_.load(std::memory_order_acquire);
   }
 }
 
-void ThreadPool::Drain(int thread) {
+void ThreadPool::Drain(int64_t tasks, const void* target, Call call, int thread) {
   while (true) {
     const int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (task >= tasks_) return;
-    call_(target_, task, thread);
+    if (task >= tasks) return;
+    call(target, task, thread);
   }
 }
 
+void ThreadPool::AwaitChange(uint32_t gate) {
+  for (int yields = 0; yields < kYields; ++yields) {
+    for (int look = 0; look < kLooks; ++look) {
+      if (gate_.load(std::memory_order_acquire) != gate) return;
+      Pause();
+    }
+    sched_yield();
+  }
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  if (gate_.load(std::memory_order_seq_cst) == gate) FutexWait(gate_, gate);
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
 void ThreadPool::WorkerLoop(int thread) {
+  if (!processors_.empty()) BindSelf(processors_[static_cast<size_t>(thread)]);
   uint32_t done_call = 0;
-  int spin = 0;
   while (!stopping_.load()) {
     uint32_t gate = gate_.load(std::memory_order_acquire);
     const uint32_t call = gate & ~(kInside | kOpen);
     if (call == done_call || (gate & kOpen) == 0) {
-      if (++spin < kSpins) {
-        Pause();
-      } else {
-        gate_.wait(gate, std::memory_order_acquire);
-        spin = 0;
-      }
+      AwaitChange(gate);
       continue;
     }
     if (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) continue;
-    Drain(thread);
+    Drain(tasks_, target_, call_, thread);
     done_call = call;
-    spin = 0;
-    const uint32_t before = gate_.fetch_sub(1, std::memory_order_acq_rel);
-    if ((before & kOpen) == 0 && (before & kInside) == 1) gate_.notify_all();
+    const uint32_t before = gate_.fetch_sub(1, std::memory_order_seq_cst);
+    if ((before & kOpen) == 0 && (before & kInside) == 1 &&
+        sleepers_.load(std::memory_order_seq_cst) != 0) {
+      FutexWakeAll(gate_);
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // A fixed set of threads that share the tasks of one call. Tasks are drawn from a counter, so which
-// thread runs a task is not defined; results must not depend on it. Idle threads block. One thread
-// at a time may call ParallelFor; tasks must not call it again.
+// thread runs a task is not defined; results must not depend on it. A thread without work looks for
+// the next call for a bounded time, giving way to others, and then blocks: an idle pool burns no
+// processor. One thread at a time may call ParallelFor; tasks must not call it again.
 #pragma once
 
 #include <atomic>
@@ -12,15 +13,27 @@
 
 namespace skein::kernels::cpu {
 
+// Processors that the calling thread may run on, ascending. Empty where the system does not say.
+std::vector<int> UsableProcessorList();
+
+struct ThreadPoolOptions {
+  int threads = 1;  // the caller counts; values below 1 mean 1
+  // Where thread i runs, the caller being thread 0 from its first ParallelFor on. Empty or shorter
+  // than `threads`: no thread is bound.
+  std::vector<int> processors;
+};
+
 class ThreadPool final {
  public:
-  // `threads` counts the caller: 1 starts none. Values below 1 mean 1.
-  explicit ThreadPool(int threads);
+  explicit ThreadPool(int threads) : ThreadPool(ThreadPoolOptions{threads, {}}) {}
+  explicit ThreadPool(const ThreadPoolOptions& options);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  // Whether threads are bound to processors.
+  bool bound() const { return !processors_.empty(); }
 
   // Calls fn(task, thread) once for each task in [0, tasks), thread in [0, threads()). Returns when
   // all calls have returned. No allocation.
@@ -35,20 +48,25 @@ class ThreadPool final {
   using Call = void (*)(const void* target, int64_t task, int thread);
 
   void Run(int64_t tasks, const void* target, Call call);
-  void Drain(int thread);
+  void Drain(int64_t tasks, const void* target, Call call, int thread);
   void WorkerLoop(int thread);
+  // Blocks, or looks again for a bounded time, until the gate differs from `gate`.
+  void AwaitChange(uint32_t gate);
 
   // Low half: workers inside the call; then one bit: open to workers; the rest counts calls.
   static constexpr uint32_t kInside = 0xFFFF;
   static constexpr uint32_t kOpen = 0x10000;
   static constexpr uint32_t kNextCall = 0x20000;
-  std::atomic<uint32_t> gate_ = 0;
+  alignas(64) std::atomic<uint32_t> gate_ = 0;
+  std::atomic<uint32_t> sleepers_ = 0;
   std::atomic<bool> stopping_ = false;
   // Fields of the call, written only while the gate is closed and nobody is inside.
-  std::atomic<int64_t> next_task_ = 0;
   int64_t tasks_ = 0;
   const void* target_ = nullptr;
   Call call_ = nullptr;
+  alignas(64) std::atomic<int64_t> next_task_ = 0;
+  std::vector<int> processors_;
+  bool caller_bound_ = false;
   std::vector<std::thread> workers_;
 };
 
@@ -58,7 +76,7 @@ inline int NumThreads(DeviceStream stream) {
 }
 
 // Work of a call below which sharing it costs more than it saves, in multiply-adds.
-inline constexpr int64_t kInlineWork = 1 << 17;
+inline constexpr int64_t kInlineWork = 1 << 15;
 
 // Runs fn(task, thread) for every task: on the stream's pool when `work` is worth it, else in order
 // in the calling thread. The choice never changes a result.

@@ -19,6 +19,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "protocol/http/event_splitter.h"
+
 namespace skein::protocol {
 namespace {
 
@@ -110,27 +112,6 @@ std::string MakeRequest(const HttpCall& call) {
   for (const auto& [name, value] : call.headers) text += name + ": " + value + "\r\n";
   return text + "\r\n" + call.body;
 }
-
-// Splits an event stream that arrives in pieces.
-class EventSplitter {
- public:
-  // False when `on_event` asked to end.
-  bool Feed(std::string_view bytes, const std::function<bool(std::string_view)>& on_event) {
-    text_ += bytes;
-    size_t end = 0;
-    while ((end = text_.find("\n\n")) != std::string::npos) {
-      const std::string event = text_.substr(0, end);
-      text_.erase(0, end + 2);
-      if (event.starts_with("data: ") && !on_event(std::string_view(event).substr(6))) {
-        return false;
-      }
-    }
-    return true;
-  }
-
- private:
-  std::string text_;
-};
 
 using Parser = http::response_parser<http::string_body>;
 

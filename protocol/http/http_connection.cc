@@ -19,8 +19,9 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr size_t kReadBytes = 16 * 1024;
-constexpr size_t kHeldBytesMax = 1 << 20;  // while an answer is in progress
+constexpr size_t kReadBytes = 4 * 1024;      // of each connection: idle ones hold no more
+constexpr size_t kHeldBytesMax = 1 << 20;    // while an answer is in progress
+constexpr size_t kKeptBytesMax = 64 * 1024;  // of a buffer between two answers
 constexpr size_t kDiscardBytesMax = 1 << 20;
 constexpr std::chrono::seconds kLingerTime{2};
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -48,6 +49,7 @@ HttpConnection::HttpConnection(HttpConnectionHost& host, asio::io_context& loop,
       reader_(limits_) {
   error_code ignored;
   io_->socket.assign(tcp::v4(), descriptor, ignored);
+  io_->socket.non_blocking(true, ignored);
 }
 
 HttpConnection::~HttpConnection() = default;
@@ -145,13 +147,13 @@ void HttpConnection::StartStream(uint64_t answer, const HttpResponse& head) {
   stream_ended_ = false;
   out_ += MakeResponseHead(head, BodyFraming::kChunked, Fate());
   last_output_ = Clock::now();
-  Write();
+  WriteSoon();
 }
 
 void HttpConnection::Push(uint64_t answer, std::string bytes) {
   if (!IsCurrent(answer) || !is_streaming_ || stream_ended_) return;
   stream_ += bytes;
-  Write();
+  WriteSoon();
 }
 
 void HttpConnection::EndStream(uint64_t answer, std::string last, HttpExchange::After after) {
@@ -159,7 +161,7 @@ void HttpConnection::EndStream(uint64_t answer, std::string last, HttpExchange::
   stream_ += last;
   stream_ended_ = true;
   if (after == HttpExchange::After::kClose) keeps_alive_ = false;
-  Write();
+  WriteSoon();
 }
 
 // The answer is queued to its end; the next request may be answered.
@@ -181,6 +183,22 @@ void HttpConnection::CloseAfterWrite() {
   Write();
 }
 
+// What one round of the loop pushes leaves with one call, however many steps it is of. While a
+// request is being handled, Advance writes at its end.
+void HttpConnection::WriteSoon() {
+  if (is_advancing_ || is_queued_) return;
+  is_queued_ = true;
+  host_.WriteAtRoundEnd(shared_from_this());
+}
+
+void HttpConnectionHost::WriteAtRoundEnd(std::shared_ptr<HttpConnection> connection) {
+  unwritten.push_back(std::move(connection));
+  if (unwritten.size() > 1) return;
+  asio::post(*loop.lock(), [this] {
+    for (const auto& waiting : std::exchange(unwritten, {})) waiting->WriteQueued();
+  });
+}
+
 void HttpConnection::Write() {
   if (is_closed_ || !in_flight_.empty()) return;
   if (is_streaming_ && !stream_.empty()) {
@@ -191,34 +209,54 @@ void HttpConnection::Write() {
   }
   const bool ends = is_streaming_ && stream_ended_;
   if (ends) out_ += "0\r\n\r\n";
-  in_flight_ = std::exchange(out_, {});
+  in_flight_.swap(out_);  // both keep their memory
   in_flight_done_ = 0;
   write_progress_ = last_output_ = Clock::now();
-  if (!in_flight_.empty()) WriteSome();
+  const bool is_sent = SendInFlight();
+  if (is_closed_) return;
+  // The answer is over before its last bytes are settled: nobody is told that it may go on.
+  if (ends) is_streaming_ = false;
+  if (is_sent) SettleInFlight();
   if (ends) FinishAnswer();
   if (in_flight_.empty() && close_after_write_) OnOutDone();
 }
 
-void HttpConnection::WriteSome() {
-  const auto rest = asio::buffer(in_flight_) + in_flight_done_;
-  io_->socket.async_write_some(rest,
-                               [self = shared_from_this()](const error_code& error, size_t bytes) {
-                                 self->OnWritten(error ? IoResult::kFailed : IoResult::kOk, bytes);
-                               });
+bool HttpConnection::SendInFlight() {
+  while (in_flight_done_ < in_flight_.size()) {
+    error_code error;
+    const size_t bytes = io_->socket.write_some(asio::buffer(in_flight_) + in_flight_done_, error);
+    if (error == asio::error::would_block) {
+      AwaitWritable();
+      return false;
+    }
+    if (error) {
+      Close();
+      return false;
+    }
+    in_flight_done_ += bytes;
+    write_progress_ = Clock::now();
+  }
+  return true;
 }
 
-void HttpConnection::OnWritten(IoResult result, size_t bytes) {
-  if (is_closed_) return;
-  if (result != IoResult::kOk) return Close();
-  write_progress_ = Clock::now();
-  in_flight_done_ += bytes;
-  if (in_flight_done_ < in_flight_.size()) return WriteSome();
+void HttpConnection::AwaitWritable() {
+  io_->socket.async_wait(tcp::socket::wait_write,
+                         [self = shared_from_this()](const error_code& error) {
+                           if (self->is_closed_) return;
+                           if (error) return self->Close();
+                           if (!self->SendInFlight()) return;
+                           self->SettleInFlight();
+                           self->Write();
+                         });
+}
+
+void HttpConnection::SettleInFlight() {
   in_flight_.clear();
-  if (const std::shared_ptr<Link> link = std::exchange(in_flight_link_, nullptr)) {
-    const size_t left = link->pending_bytes.fetch_sub(in_flight_pushed_) - in_flight_pushed_;
-    if (left == 0 && current_ == link && link->on_drained) link->on_drained();
-  }
-  Write();
+  if (in_flight_.capacity() > kKeptBytesMax) in_flight_ = std::string();
+  const std::shared_ptr<Link> link = std::exchange(in_flight_link_, nullptr);
+  if (link == nullptr) return;
+  const size_t left = link->pending_bytes.fetch_sub(in_flight_pushed_) - in_flight_pushed_;
+  if (left == 0 && current_ == link && link->on_drained) link->on_drained();
 }
 
 // Everything is written and the connection is to end: tell the client, then discard what it still

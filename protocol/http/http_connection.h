@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "protocol/http/http_server.h"
 #include "protocol/http/request_reader.h"
@@ -45,7 +46,9 @@ struct HttpConnectionHost {
   std::weak_ptr<boost::asio::io_context> loop;
   std::function<void(const std::shared_ptr<HttpConnection>&)> on_end;
   bool is_draining = false;
+  std::vector<std::shared_ptr<HttpConnection>> unwritten;  // at the end of this round of the loop
 
+  void WriteAtRoundEnd(std::shared_ptr<HttpConnection> connection);
   void Count(std::string_view kind, std::string_view name) const {
     if (options.on_event) options.on_event({kind, name});
   }
@@ -69,6 +72,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Closes when no request is being read or answered.
   void CloseIfIdle() {
     if (current_ == nullptr && reader_.phase() == RequestReader::Phase::kIdle) CloseAfterWrite();
+  }
+  // The round of WriteAtRoundEnd is over.
+  void WriteQueued() {
+    is_queued_ = false;
+    Write();
   }
   // Enforces the deadlines; called every tick.
   void CheckTimeouts(Clock::time_point now);
@@ -96,8 +104,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void FinishAnswer();
   void CloseAfterWrite();
   void Write();
-  void WriteSome();
-  void OnWritten(IoResult result, size_t bytes);
+  void WriteSoon();
+  // Gives in_flight_ to the socket; false when bytes are left, which leave by themselves then.
+  bool SendInFlight();
+  void AwaitWritable();
+  // All of in_flight_ is written: its bytes count no more.
+  void SettleInFlight();
   void OnOutDone();
   bool IsCurrent(uint64_t answer) const {
     return current_ != nullptr && current_->answer == answer && !is_closed_;
@@ -113,6 +125,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   RequestReader reader_;
   bool is_reading_ = false;
   bool is_closed_ = false;
+  bool is_queued_ = false;  // to be written at the end of the round
 
   std::shared_ptr<Link> current_;  // the answer in progress
   uint64_t num_answers_ = 0;

@@ -4,6 +4,7 @@
 #include "protocol/http/http_message.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace skein::protocol {
 namespace {
@@ -22,6 +23,22 @@ std::string_view HttpRequest::Header(std::string_view name) const {
     if (HeaderNameEquals(key, name)) return value;
   }
   return {};
+}
+
+std::string PercentDecoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned value = 0;
+    const char* digits = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(digits, digits + 2, value, 16).ptr == digits + 2) {
+      out.push_back(static_cast<char>(value));
+      i += 2;
+    } else {
+      out.push_back(text[i]);
+    }
+  }
+  return out;
 }
 
 std::string_view HttpReason(int status) {

@@ -67,6 +67,9 @@ struct HttpRefusal {
   std::string message;
 };
 
+// Decodes %XX; a broken escape stays as it is.
+std::string PercentDecoded(std::string_view text);
+
 // "Not Found" for 404.
 std::string_view HttpReason(int status);
 

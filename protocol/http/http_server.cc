@@ -169,6 +169,7 @@ void HttpServer::Impl::StopNow() {
   acceptor.close(ignored);
   timer.cancel();
   ForEach([](HttpConnection& connection) { connection.Close(); });
+  host.unwritten.clear();
   loop->stop();
 }
 

@@ -31,10 +31,27 @@ std::string FormatJsonDouble(double value) {
   return text;
 }
 
+namespace {
+
+// How many bytes from the begin on stand in a JSON string as they are: ASCII without escapes.
+size_t PlainLength(std::string_view text) {
+  const auto* const end = std::find_if(text.data(), text.data() + text.size(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 || byte >= 0x80 || c == '"' || c == '\\';
+  });
+  return static_cast<size_t>(end - text.data());
+}
+
+}  // namespace
+
 void AppendJsonString(std::string_view text, std::string* out) {
   constexpr std::string_view kHex = "0123456789abcdef";
   out->push_back('"');
   while (!text.empty()) {
+    const size_t plain = PlainLength(text);
+    out->append(text.substr(0, plain));
+    text.remove_prefix(plain);
+    if (text.empty()) break;
     const size_t length = Utf8SequenceLength(text);
     const unsigned char c = static_cast<unsigned char>(text[0]);
     if (length == 0) {
@@ -99,9 +116,15 @@ void JsonWriter::Null() { Raw("null"); }
 
 void JsonWriter::Bool(bool value) { Raw(value ? "true" : "false"); }
 
-void JsonWriter::Int(int64_t value) { Raw(std::to_string(value)); }
+void JsonWriter::Int(int64_t value) {
+  std::array<char, 24> digits;
+  Raw({digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr});
+}
 
-void JsonWriter::Uint(uint64_t value) { Raw(std::to_string(value)); }
+void JsonWriter::Uint(uint64_t value) {
+  std::array<char, 24> digits;
+  Raw({digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr});
+}
 
 void JsonWriter::Double(double value) {
   Raw(std::isfinite(value) ? FormatJsonDouble(value) : "null");

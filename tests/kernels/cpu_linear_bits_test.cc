@@ -1,5 +1,6 @@
-// The bits of the cpu matrix products: equal for scalar and AVX2, for any number of threads, and
-// for a row alone or among others, at M = 1..64, with tails in K and odd N, in every weight format.
+// The bits of the cpu matrix products: equal for scalar, AVX2 and AVX-512 where there is one, for
+// any number of threads, and for a row alone or among others, at M = 1..64, with tails in K and odd
+// N, in every weight format.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -106,9 +107,10 @@ class LinearBits : public ::testing::TestWithParam<Shape> {
   void SetUp() override {
     ASSERT_TRUE(cpu::RegisterGemm(scalar_, CpuIsa::kScalar).ok());
     ASSERT_TRUE(cpu::RegisterGemm(fast_, CpuHasAvx2() ? CpuIsa::kAvx2 : CpuIsa::kScalar).ok());
+    ASSERT_TRUE(cpu::RegisterGemm(wide_, CpuHasAvx512() ? CpuIsa::kAvx512 : CpuIsa::kScalar).ok());
     ASSERT_TRUE(reference::RegisterGemm(oracle_).ok());
   }
-  KernelRegistry scalar_, fast_, oracle_;
+  KernelRegistry scalar_, fast_, wide_, oracle_;
 };
 
 TEST_P(LinearBits, DependOnTheRowAlone) {
@@ -131,6 +133,7 @@ TEST_P(LinearBits, DependOnTheRowAlone) {
     ASSERT_EQ(Product(fast_, "cpu", data, &three).bytes(), y.bytes()) << rows;
     ASSERT_EQ(Product(scalar_, "cpu", data, nullptr).bytes(), y.bytes()) << rows;
     ASSERT_EQ(Product(scalar_, "cpu", data, &two).bytes(), y.bytes()) << rows;
+    ASSERT_EQ(Product(wide_, "cpu", data, nullptr).bytes(), y.bytes()) << rows;
   }
 }
 
@@ -192,6 +195,52 @@ TEST(LinearScales, BytesTooLargeOrNanPoisonTheirRowsAlone) {
   for (size_t n = 0; n < 40; ++n) {
     EXPECT_EQ(std::isnan(y[n]), n == 3 || n == 5) << n;
     EXPECT_TRUE(std::isnan(y[40 + n]));
+  }
+}
+
+// Small codes make low parts of the integers, scales at the edges go where no product may.
+TEST(LinearScales, SmallCodesAndEdgesOfTheScalesHaveTheSameBits) {
+  KernelRegistry scalar, fast;
+  ASSERT_TRUE(cpu::RegisterGemm(scalar, CpuIsa::kScalar).ok());
+  ASSERT_TRUE(cpu::RegisterGemm(fast, CpuIsa::kAuto).ok());
+  for (const WeightFormat format : {WeightFormat::kE4m3Block, WeightFormat::kE2m1Row32}) {
+    for (const int first : {72, 100, 174}) {
+      for (const uint32_t rows : {1U, 4U, 9U}) {
+        std::vector<uint32_t> ids;
+        for (uint32_t id = 0; id < rows; ++id) ids.push_back(id);
+        LinearData data = Make({format, DType::kE4m3, 37, 352}, ids);
+        data.scale.Fill([&](int64_t flat) { return static_cast<double>(first + flat % 6); });
+        data.x_scale.Fill([&](int64_t flat) { return static_cast<double>(first + flat % 5); });
+        data.x.Fill([&](int64_t flat) {
+          return static_cast<double>(flat / 32 % 3 == 0 ? flat % 48 : flat % 126);
+        });
+        const std::vector<double> a = Product(scalar, "cpu", data, nullptr).Values();
+        const std::vector<double> b = Product(fast, "cpu", data, nullptr).Values();
+        for (size_t i = 0; i < a.size(); ++i) {
+          ASSERT_EQ(std::isnan(a[i]), std::isnan(b[i])) << first << " " << rows << " " << i;
+          if (std::isnan(a[i])) continue;
+          ASSERT_EQ(a[i], b[i]) << first << " " << rows << " " << i;
+        }
+        ASSERT_EQ(std::isnan(a[0]), first != 100) << first;
+      }
+    }
+  }
+}
+
+// A block of zeros may have any scale.
+TEST(LinearScales, ZerosUnderAScaleThatNoProductTakesAreZeros) {
+  KernelRegistry registry;
+  ASSERT_TRUE(cpu::RegisterGemm(registry, CpuIsa::kAuto).ok());
+  for (const WeightFormat format : {WeightFormat::kE4m3Block, WeightFormat::kE2m1Row32}) {
+    for (const uint32_t rows : {1U, 8U}) {
+      std::vector<uint32_t> ids(rows, 3);
+      LinearData data = Make({format, DType::kE4m3, 32, 64}, ids);
+      data.codes.Fill([](int64_t) { return 0; });
+      data.scale.Fill([](int64_t flat) { return static_cast<double>(flat % 2 == 0 ? 0 : 255); });
+      for (const double value : Product(registry, "cpu", data, nullptr).Values()) {
+        ASSERT_EQ(value, 0.0);
+      }
+    }
   }
 }
 

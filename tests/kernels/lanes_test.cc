@@ -1,5 +1,5 @@
-// The lane kernels one by one: every code, every bf16 value and a dense sample of f32 through both
-// instruction sets, against formats.h and the library.
+// The lane kernels one by one: every code, every bf16 value and a dense sample of f32 through all
+// instruction sets that this processor has, against formats.h and the library.
 #include <cmath>
 #include <limits>
 
@@ -14,6 +14,7 @@ namespace {
 std::vector<const LaneKernels*> Tables() {
   std::vector<const LaneKernels*> tables = {&ScalarLaneKernels()};
   if (CpuHasAvx2()) tables.push_back(&Avx2LaneKernels());
+  if (CpuHasAvx512()) tables.push_back(&Avx512LaneKernels());
   return tables;
 }
 
@@ -133,7 +134,7 @@ TEST(Lanes, DecodeKvIsExactForEveryFp4ByteAndScale) {
   }
 }
 
-TEST(Lanes, ExpIsWithinTwoUlpAndTheSameInBothInstructionSets) {
+TEST(Lanes, ExpIsWithinTwoUlpAndTheSameInAllInstructionSets) {
   std::vector<float> values;
   for (int i = -110000; i <= 90000; ++i) values.push_back(static_cast<float>(i) * 0.001f);
   for (const float value : {-std::numeric_limits<float>::infinity(),
@@ -158,6 +159,11 @@ TEST(Lanes, ExpIsWithinTwoUlpAndTheSameInBothInstructionSets) {
     table->exp(values.data(), count, other.data());
     for (size_t i = 0; i + 1 < values.size(); ++i) ASSERT_EQ(first[i], other[i]) << values[i];
   }
+}
+
+TEST(Lanes, SayWhetherAvx512WasTested) {
+  if (!CpuHasAvx512()) GTEST_SKIP() << "this processor lacks AVX-512 F, BW, DQ or VL";
+  EXPECT_NE(&Avx512LaneKernels(), &ScalarLaneKernels());
 }
 
 }  // namespace

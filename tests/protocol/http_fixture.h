@@ -27,6 +27,10 @@ class Box {
     values_.push_back(std::move(value));
     changed_.notify_all();
   }
+  bool IsEmpty() {
+    const std::lock_guard lock(mutex_);
+    return values_.empty();
+  }
   T Take() {
     std::unique_lock lock(mutex_);
     const bool arrived =

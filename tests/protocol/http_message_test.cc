@@ -22,5 +22,11 @@ TEST(HttpMessageTest, EveryStatusInUseHasAReason) {
   }
 }
 
+TEST(HttpMessageTest, DecodesEscapesAndKeepsBrokenOnes) {
+  EXPECT_EQ(PercentDecoded("org%2Falias%20x"), "org/alias x");
+  EXPECT_EQ(PercentDecoded("100%"), "100%");
+  EXPECT_EQ(PercentDecoded("%zz%4"), "%zz%4");
+}
+
 }  // namespace
 }  // namespace skein::protocol

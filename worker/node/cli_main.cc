@@ -12,6 +12,7 @@
 
 #include "protocol/base/strings.h"
 #include "protocol/config/config.h"
+#include "worker/node/commands/bench.h"
 #include "worker/node/commands/serve.h"
 #include "worker/node/node_supervisor.h"
 
@@ -24,6 +25,7 @@ constexpr char kUsage[] =
     "  coordinator    run skein-coordinator\n"
     "  worker         run skein-worker\n"
     "  node           run skein-node, the supervisor of one node's workers\n"
+    "  bench          load a server over HTTP; print latencies, throughput and goodput\n"
     "  config         print the effective configuration with origins and hash\n"
     "  version        print the version\n"
     "skein COMMAND --help lists the flags.\n";
@@ -77,6 +79,7 @@ int RunCommand(std::string_view command, std::span<const std::string> arguments)
     std::fputs(kUsage, stdout);
     return kExitOk;
   }
+  if (command == "bench") return RunBench(arguments);
   if (command != "serve" && command != "config") {
     std::fprintf(stderr, "skein: \"%s\" is no command\n%s", std::string(command).c_str(), kUsage);
     return kExitUsage;

@@ -1,0 +1,122 @@
+// Tests of the flags of skein bench: names, values, what is refused and why.
+#include "worker/node/commands/bench_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "protocol/base/strings.h"
+
+namespace skein::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+BenchOptions Parse(std::vector<std::string> arguments) {
+  const auto options = ParseBenchOptions(arguments);
+  EXPECT_TRUE(options.ok()) << options.status();
+  return options.value_or(BenchOptions());
+}
+
+std::string Error(std::vector<std::string> arguments) {
+  const auto options = ParseBenchOptions(arguments);
+  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(protocol::StatusText(options.status()));
+}
+
+TEST(BenchOptionsTest, ReadsTheVocabulary) {
+  const BenchOptions options = Parse({"--base-url",
+                                      "http://10.0.0.1:9000/",
+                                      "--endpoint=/v1/chat/completions",
+                                      "--model",
+                                      "m",
+                                      "--dataset-name",
+                                      "random",
+                                      "--random-input-len",
+                                      "100",
+                                      "--random-range-ratio",
+                                      "0.5",
+                                      "--num-prompts",
+                                      "10",
+                                      "--request-rate",
+                                      "2.5",
+                                      "--burstiness",
+                                      "0.5",
+                                      "--max-concurrency",
+                                      "4",
+                                      "--seed",
+                                      "9",
+                                      "--ignore-eos",
+                                      "--goodput",
+                                      "ttft:500",
+                                      "tpot:50",
+                                      "--save-result",
+                                      "--percentile-metrics",
+                                      "ttft,itl",
+                                      "--metric-percentiles",
+                                      "50,99.9"});
+  EXPECT_EQ(options.host, "10.0.0.1");
+  EXPECT_EQ(options.port, 9000);
+  EXPECT_EQ(options.endpoint, "/v1/chat/completions");
+  EXPECT_EQ(options.model, "m");
+  EXPECT_EQ(options.random_input_len, 100);
+  EXPECT_EQ(options.random_range_ratio, 0.5);
+  EXPECT_EQ(options.num_prompts, 10);
+  EXPECT_EQ(options.request_rate, 2.5);
+  EXPECT_EQ(options.burstiness, 0.5);
+  EXPECT_EQ(options.max_concurrency, 4);
+  EXPECT_EQ(options.seed, 9);
+  EXPECT_TRUE(options.ignore_eos);
+  EXPECT_TRUE(options.save_result);
+  EXPECT_THAT(options.goodput, ElementsAre(Pair("ttft", 500), Pair("tpot", 50)));
+  EXPECT_THAT(options.percentile_metrics, ElementsAre("ttft", "itl"));
+  EXPECT_THAT(options.metric_percentiles, ElementsAre(50, 99.9));
+}
+
+TEST(BenchOptionsTest, KnowsTheProfilesAndTheInfiniteRate) {
+  EXPECT_EQ(Parse({"--request-rate", "inf"}).request_rate, 0);
+  EXPECT_THAT(Parse({"--slo", "interactive"}).goodput,
+              ElementsAre(Pair("ttft", 1500), Pair("tpot", 15)));
+  EXPECT_THAT(Parse({"--slo", "chat"}).goodput, ElementsAre(Pair("ttft", 500), Pair("tpot", 50)));
+  EXPECT_THAT(Parse({"--slo", "tight"}).goodput, ElementsAre(Pair("ttft", 450), Pair("tpot", 40)));
+  EXPECT_TRUE(Parse({"--slo", "batch"}).goodput.empty());
+  EXPECT_THAT(Parse({"--compare", "a", "b", "c"}).compare, ElementsAre("a", "b", "c"));
+}
+
+TEST(BenchOptionsTest, SaysWhatIsWrong) {
+  EXPECT_EQ(Error({"--num-prompt", "3"}),
+            "--num-prompt is no flag of skein bench; --help lists them");
+  EXPECT_EQ(Error({"fast"}), "\"fast\" is no flag; skein bench --help lists them");
+  EXPECT_EQ(Error({"--num-prompts", "3x"}),
+            "--num-prompts is \"3x\"; it must be a whole number from 1 on");
+  EXPECT_EQ(Error({"--num-prompts"}), "--num-prompts is \"\"; it must be a whole number from 1 on");
+  EXPECT_EQ(Error({"--request-rate", "-1"}),
+            "--request-rate is \"-1\"; it must be a number from 0 on");
+  EXPECT_EQ(Error({"--goodput", "itl:5"}),
+            "--goodput is \"itl:5\"; it must be ttft:MS, tpot:MS or e2el:MS");
+  EXPECT_EQ(Error({"--slo", "fast"}),
+            "--slo is \"fast\"; it must be interactive, chat, tight or batch");
+  EXPECT_EQ(Error({"--slo", "chat", "--goodput", "ttft:1"}),
+            "--slo and --goodput are both given; give one of them");
+  EXPECT_EQ(Error({"--base-url", "https://a"}),
+            "--base-url is \"https://a\"; it must be http://HOST:PORT");
+  EXPECT_EQ(Error({"--dataset-name", "trace"}),
+            "--dataset-name trace needs its file: add --dataset-path FILE");
+  EXPECT_EQ(Error({"--dataset-name", "sonnet"}),
+            "--dataset-name is \"sonnet\"; it must be random, sharegpt or trace");
+  EXPECT_EQ(Error({"--compare", "a"}), "--compare needs at least two result files");
+  EXPECT_EQ(Error({"--metric-percentiles", "101"}),
+            "--metric-percentiles is \"101\"; it must be a list of numbers from 0 to 100");
+}
+
+TEST(BenchOptionsTest, HelpNamesEveryModeAndFlag) {
+  for (const char* text :
+       {"closed loop", "open loop", "trace replay", "--compare A.json", "--random-range-ratio N",
+        "--ignore-eos  ", "--dataset-path TEXT", "--goodput METRIC:MS", "--slo TEXT"}) {
+    EXPECT_THAT(BenchHelp(), HasSubstr(text));
+  }
+}
+
+}  // namespace
+}  // namespace skein::worker

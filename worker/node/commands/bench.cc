@@ -1,0 +1,262 @@
+// Requests over a pool of kept connections, with the steady clock.
+// Main thread. Must never report a run in which nothing succeeded as a success.
+#include "worker/node/commands/bench.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <utility>
+
+#include <sys/resource.h>
+
+#include "absl/status/status.h"
+#include "protocol/base/status_macros.h"
+#include "protocol/base/strings.h"
+#include "protocol/http/http_client.h"
+#include "protocol/http/http_client_pool.h"
+#include "protocol/json/json.h"
+#include "protocol/json/json_writer.h"
+#include "worker/node/commands/bench_compare.h"
+#include "worker/node/commands/bench_load.h"
+#include "worker/node/commands/bench_options.h"
+#include "worker/node/commands/bench_report.h"
+#include "worker/node/commands/bench_workload.h"
+#include "worker/node/node_supervisor.h"
+
+namespace skein::worker {
+namespace {
+
+using protocol::Concat;
+using Clock = protocol::HttpClientPool::Clock;
+
+int Fail(const absl::Status& status, int code) {
+  std::fprintf(stderr, "skein bench: %s\n", std::string(protocol::StatusText(status)).c_str());
+  return code;
+}
+
+// The server over HTTP.
+class HttpTarget final : public BenchTarget, private protocol::HttpClientPool::Receiver {
+ public:
+  HttpTarget(const BenchOptions& options, std::unique_ptr<protocol::HttpClientPool> pool)
+      : options_(options),
+        pool_(std::move(pool)),
+        host_(Concat(options.host, ":", options.port)),
+        headers_(options.api_key.empty()
+                     ? ""
+                     : Concat("Authorization: Bearer ", options.api_key, "\r\n")) {}
+
+  // The clock of a run begins.
+  void Begin() { begin_ = Clock::now(); }
+  double NowSeconds() override { return SecondsOf(Clock::now()); }
+  void Start(uint64_t request, const std::string& body) override {
+    pool_->Start(request, protocol::KeptRequest("POST", options_.endpoint, host_, headers_, body));
+  }
+  void Poll(double until_s, BenchTarget::Receiver& receiver) override {
+    receiver_ = &receiver;
+    const double wait_s = std::max(0.0, until_s - NowSeconds());
+    pool_->Poll(std::chrono::nanoseconds(std::llround(wait_s * 1e9)), *this);
+  }
+
+ private:
+  double SecondsOf(Clock::time_point at) const {
+    return std::chrono::duration<double>(at - begin_).count();
+  }
+  void OnBody(uint64_t call, int status, std::string_view bytes, Clock::time_point at) override {
+    receiver_->OnBody(call, status, bytes, SecondsOf(at));
+  }
+  void OnEnd(uint64_t call, int status, const absl::Status& result, Clock::time_point at) override {
+    receiver_->OnEnd(call, status, result, SecondsOf(at));
+  }
+
+  const BenchOptions& options_;
+  const std::unique_ptr<protocol::HttpClientPool> pool_;
+  const std::string host_;
+  const std::string headers_;
+  Clock::time_point begin_ = Clock::now();
+  BenchTarget::Receiver* receiver_ = nullptr;
+};
+
+protocol::HttpCall CallTo(const BenchOptions& options, std::string method, std::string target) {
+  protocol::HttpCall call;
+  call.host = options.host;
+  call.port = static_cast<uint16_t>(options.port);
+  call.method = std::move(method);
+  call.target = std::move(target);
+  if (!options.api_key.empty()) {
+    call.headers.emplace_back("Authorization", Concat("Bearer ", options.api_key));
+  }
+  return call;
+}
+
+// The first served name; also the proof that a server is there.
+absl::StatusOr<std::string> AskModel(const BenchOptions& options) {
+  SKEIN_ASSIGN_OR_RETURN(const protocol::HttpResult result,
+                         protocol::CallHttp(CallTo(options, "GET", "/v1/models")));
+  const auto parsed = protocol::ParseJson(result.body);
+  const protocol::JsonValue* data = parsed.ok() ? parsed->Find("data") : nullptr;
+  if (result.status != 200 || data == nullptr || data->elements().empty()) {
+    return absl::UnavailableError(Concat("GET /v1/models of ", options.host, ":", options.port,
+                                         " answered ", result.status,
+                                         " without a model; give --model"));
+  }
+  const protocol::JsonValue* id = data->elements()[0].Find("id");
+  return std::string(id == nullptr ? std::string_view() : id->string());
+}
+
+absl::StatusOr<int64_t> CountTokens(const BenchOptions& options, std::string_view text) {
+  protocol::HttpCall call = CallTo(options, "POST", "/tokenize");
+  call.body = "{\"prompt\":";
+  protocol::AppendJsonString(text, &call.body);
+  call.body += ",\"add_special_tokens\":false}";
+  SKEIN_ASSIGN_OR_RETURN(const protocol::HttpResult result, protocol::CallHttp(call));
+  const auto parsed = protocol::ParseJson(result.body);
+  const protocol::JsonValue* count = parsed.ok() ? parsed->Find("count") : nullptr;
+  if (result.status != 200 || count == nullptr) {
+    return absl::UnavailableError(
+        Concat("POST /tokenize answered ", result.status,
+               "; the lengths of answers are unknown: give --output-len N"));
+  }
+  return count->AsInt64("count", 0);
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::NotFoundError(Concat("cannot read ", path, ": ", std::strerror(errno)));
+  return std::move(text).str();
+}
+
+int Compare(const std::vector<std::string>& names) {
+  std::vector<BenchFile> files;
+  for (const std::string& name : names) {
+    const auto text = ReadFile(name);
+    if (!text.ok()) return Fail(text.status(), kExitModel);
+    files.push_back({name, *text});
+  }
+  const auto table = CompareResults(files);
+  if (!table.ok()) return Fail(table.status(), kExitModel);
+  std::fputs(table->c_str(), stdout);
+  return kExitOk;
+}
+
+std::string TimeText(const char* format) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[40] = {};
+  std::strftime(text, sizeof text, format, &parts);
+  return text;
+}
+
+absl::Status SaveResult(const BenchOptions& options, const BenchReport& report) {
+  std::string name = options.result_filename;
+  if (name.empty()) {
+    std::string model = options.model;
+    for (char& c : model) c = c == '/' ? '_' : c;
+    name =
+        Concat("skein-",
+               options.request_rate > 0 ? protocol::FormatJsonDouble(options.request_rate) : "inf",
+               "qps-", model, "-", TimeText("%Y%m%d-%H%M%S"), ".json");
+  }
+  const std::string path =
+      options.result_dir.empty() ? name : Concat(options.result_dir, "/", name);
+  std::ofstream file(path);
+  file << ReportJson(options, report, TimeText("%Y-%m-%dT%H:%M:%SZ")) << "\n";
+  file.close();
+  if (!file) return absl::NotFoundError(Concat("cannot write ", path, ": ", std::strerror(errno)));
+  std::printf("result: %s\n", path.c_str());
+  return absl::OkStatus();
+}
+
+// Each request in progress has a descriptor.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+absl::StatusOr<std::unique_ptr<HttpTarget>> OpenTarget(const BenchOptions& options) {
+  RaiseDescriptorLimit();
+  protocol::HttpClientPool::Options pool_options;
+  pool_options.host = options.host;
+  pool_options.port = static_cast<uint16_t>(options.port);
+  pool_options.timeout = std::chrono::milliseconds(std::llround(options.timeout_s * 1000));
+  SKEIN_ASSIGN_OR_RETURN(auto pool, protocol::HttpClientPool::Create(pool_options));
+  return std::make_unique<HttpTarget>(options, std::move(pool));
+}
+
+absl::Status WarmUp(const BenchOptions& options, const BenchWorkload& workload,
+                    HttpTarget& target) {
+  if (options.num_warmups == 0) return absl::OkStatus();
+  BenchWorkload warm_up;
+  for (int64_t i = 0; i < options.num_warmups; ++i) {
+    warm_up.requests.push_back(
+        workload.requests[static_cast<size_t>(i) % workload.requests.size()]);
+  }
+  target.Begin();
+  for (const BenchRecord& record : BenchLoad(warm_up, 1, target).Run()) {
+    if (!record.ok()) {
+      return absl::UnavailableError(
+          Concat("a warm-up request failed: ", record.error, ": ", record.message));
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Measure(BenchOptions options) {
+  if (options.model.empty()) {
+    auto model = AskModel(options);
+    if (!model.ok()) return Fail(model.status(), kExitInternal);
+    options.model = *std::move(model);
+  }
+  std::string dataset;
+  if (!options.dataset_path.empty()) {
+    auto text = ReadFile(options.dataset_path);
+    if (!text.ok()) return Fail(text.status(), kExitModel);
+    dataset = *std::move(text);
+  }
+  const auto workload = MakeWorkload(
+      options, dataset, [&](std::string_view text) { return CountTokens(options, text); });
+  if (!workload.ok()) {
+    return Fail(workload.status(),
+                absl::IsUnavailable(workload.status()) ? kExitInternal : kExitModel);
+  }
+  const auto target = OpenTarget(options);
+  if (!target.ok()) return Fail(target.status(), kExitInternal);
+  const absl::Status warm = WarmUp(options, *workload, **target);
+  if (!warm.ok()) return Fail(warm, kExitInternal);
+  (*target)->Begin();
+  const std::vector<BenchRecord> records =
+      BenchLoad(*workload, options.max_concurrency, **target).Run();
+  const BenchReport report = MakeReport(options, records);
+  std::fputs(ReportTable(options, report).c_str(), stdout);
+  if (options.save_result) {
+    const absl::Status saved = SaveResult(options, report);
+    if (!saved.ok()) return Fail(saved, kExitModel);
+  }
+  return report.completed > 0 ? kExitOk : kExitInternal;
+}
+
+}  // namespace
+
+int RunBench(std::span<const std::string> arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument != "--help" && argument != "-h") continue;
+    std::fputs(BenchHelp().c_str(), stdout);
+    return kExitOk;
+  }
+  auto options = ParseBenchOptions(arguments);
+  if (!options.ok()) return Fail(options.status(), kExitUsage);
+  if (!options->compare.empty()) return Compare(options->compare);
+  return Measure(*std::move(options));
+}
+
+}  // namespace skein::worker

@@ -141,6 +141,7 @@ absl::StatusOr<std::unique_ptr<Bench>> Open(const Options& options, kernels::Cpu
   load.limits.max_samples = std::max(slots, kMaxQ);
   load.limits.max_model_len = kMaxLength;
   load.limits.max_top = 0;
+  load.limits.max_drafts = kMaxQ - 1;
   load.block_tokens = kBlockTokens;
   load.num_slots = slots;
   load.num_blocks = slots * (kMaxLength / kBlockTokens);

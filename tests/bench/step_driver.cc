@@ -148,29 +148,21 @@ absl::Status StepDriver::Decode() {
 }
 
 absl::Status StepDriver::Verify(int number, const std::vector<int32_t>& drafts) {
-  std::vector<int32_t> rows = {sequences_[static_cast<size_t>(number)].tokens.back()};
-  rows.insert(rows.end(), drafts.begin(), drafts.end());
-  const int q = static_cast<int>(rows.size());
   protocol::StepPlan plan;
-  plan.sequences.push_back(Step(number, rows, true));
-  SKEIN_ASSIGN_OR_RETURN(const worker::ModelBatch* built, model_.input().Build(plan));
-  worker::ModelBatch batch = *built;
-  const size_t bytes = sizeof(kernels::SampleParams);
-  sample_row_.resize(rows.size());
-  sample_params_.resize(rows.size() * bytes);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    sample_row_[i] = static_cast<int32_t>(i);
-    std::copy_n(batch.sample_params.as<uint8_t>(), bytes, sample_params_.data() + i * bytes);
-  }
-  batch.num_samples = q;
-  batch.sample_row = kernels::MakeView(sample_row_.data(), kernels::DType::kI32, {q});
-  batch.sample_params = kernels::MakeView(sample_params_.data(), kernels::DType::kU8,
-                                          {q, static_cast<int64_t>(bytes)});
-  return model_.model().Forward(batch);
+  plan.sequences.push_back(
+      Step(number, {sequences_[static_cast<size_t>(number)].tokens.back()}, true));
+  protocol::SequenceStep& step = plan.sequences[0];
+  step.mode = protocol::VerificationMode::kGreedy;
+  step.provided_drafts = drafts;
+  const protocol::StepResult result = worker::RunPlan(model_, plan);
+  if (result.status != protocol::StepStatus::kOk) return absl::InternalError(result.message);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepCost> StepDriver::Count(const protocol::StepPlan& plan) {
-  SKEIN_ASSIGN_OR_RETURN(const worker::ModelBatch* batch, model_.input().Build(plan));
+  SKEIN_RETURN_IF_ERROR(model_.input().Check(plan));
+  const worker::ModelBatch* batch =
+      &model_.input().Build(plan, std::vector<worker::SequenceDrafts>(plan.sequences.size()));
   worker::Model& model = model_.model();
   const ModelSpec& spec = model_.spec();
   const double rows = batch->num_rows;

@@ -68,8 +68,6 @@ class StepDriver {
   int block_tokens_;
   int blocks_each_;
   std::vector<Sequence> sequences_;
-  std::vector<int32_t> sample_row_;
-  std::vector<uint8_t> sample_params_;
 };
 
 }  // namespace skein::tests

@@ -128,6 +128,8 @@ std::optional<SequenceDelta> GroupScheduler::EndAborted(const Sequence& sequence
   delta.sequence = sequence.id;
   delta.cancelled = sequence.cancelled;
   delta.num_steps = sequence.num_steps;
+  delta.num_draft_tokens = sequence.num_draft_tokens;
+  delta.num_accepted_tokens = sequence.num_accepted_tokens;
   if (!sequence.cancelled) {
     delta.error =
         absl::InternalError(absl::StrCat("the step of this request failed ", sequence.step_failures,
@@ -240,6 +242,23 @@ void GroupScheduler::ChooseDepths(const StepBudget& budget, size_t num_newcomers
   drafting_ = speculation_.Choose(candidates_, std::min(waiting, left));
 }
 
+// Counts why a decoding sequence has no draft in the plan being made. Its last token needs none,
+// and a suspect of a failed step runs without.
+void GroupScheduler::NoteUndrafted(Sequence& sequence) {
+  const bool asked = sequence.speculation.enabled && sequence.speculation.max_draft_tokens > 0;
+  const bool full = sequence.length() + 1 >= geometry_.max_model_len;
+  const bool last = sequence.num_generated() + 1 >= static_cast<uint32_t>(sequence.stop.max_tokens);
+  if (asked && !full && (last || sequence.step_failures > 0)) return;
+  const Undrafted reason = !asked ? Undrafted::kByRequest
+                           : full ? Undrafted::kNearTheEnd
+                                  : Undrafted::kByLoad;
+  const auto index = static_cast<size_t>(reason);
+  const auto bit = static_cast<uint8_t>(1u << index);
+  if ((sequence.undrafted & bit) != 0) return;
+  sequence.undrafted = static_cast<uint8_t>(sequence.undrafted | bit);
+  ++counters_.undrafted[index];
+}
+
 bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan& plan,
                                uint32_t depth) {
   // A suspect of a failed step runs alone.
@@ -307,7 +326,11 @@ std::optional<StepPlan> GroupScheduler::PlanStep(uint32_t lane,
   }
   for (size_t i = 0; i < decodes_.size(); ++i) {
     if (decodes_[i]->state != SequenceState::kRunning) continue;
-    AddToPlan(*decodes_[i], budget, plan, drafting_.depths.empty() ? 0 : drafting_.depths[i]);
+    const bool drafts = !drafting_.depths.empty();
+    if (AddToPlan(*decodes_[i], budget, plan, drafts ? drafting_.depths[i] : 0) && drafts &&
+        in_flight.parts.back().depth == 0) {
+      NoteUndrafted(*decodes_[i]);
+    }
   }
   for (Sequence* sequence : prefills_) {
     if (sequence->state == SequenceState::kRunning) AddToPlan(*sequence, budget, plan);

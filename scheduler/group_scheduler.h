@@ -4,6 +4,7 @@
 // tokens.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -82,6 +83,7 @@ struct SchedulerCounters {
   uint64_t drafts = 0;             // sequences' steps that verified drafts
   uint64_t draft_tokens = 0;       // verified
   std::vector<uint64_t> accepted;  // drafts that were kept, by their position in the step
+  std::array<uint64_t, kNumUndrafted> undrafted{};  // sequences, once for each Undrafted
 };
 
 // A step that was planned and not yet committed. Its sequences are neither freed nor preempted.
@@ -159,6 +161,7 @@ class GroupScheduler {
                  uint32_t depth = 0);
   void AddStep(Sequence& sequence, uint32_t chunk, uint32_t depth, protocol::StepPlan& plan);
   void ChooseDepths(const StepBudget& budget, size_t num_newcomers);
+  void NoteUndrafted(Sequence& sequence);
   uint32_t FitDrafts(const Sequence& sequence, uint32_t depth) const;
   bool EnsureBlocks(Sequence& sequence, uint32_t tokens);
   Sequence* FindVictim(const Sequence& wanting) const;

@@ -144,6 +144,25 @@ TEST(SpeculationPolicy, EqualHistoriesGiveEqualChoices) {
   EXPECT_EQ(left.min_survival, right.min_survival);
 }
 
+// More drafts than numbers that are compared: the promising half is drafted for, the rest is not.
+TEST(SpeculationPolicy, RanksManySequencesByTheirChances) {
+  constexpr uint32_t kSequences = 3000;
+  SpeculationPolicy policy({5, Adaptation::kAdaptive});
+  policy.ObserveStep({kSequences, 0, 4000, 0});
+  policy.ObserveStep({6 * kSequences, kSequences, 19'300, 300});
+  const DraftHistory easy{10, 20};
+  const DraftHistory hard{40, 0};
+  std::vector<Candidate> candidates;
+  for (uint32_t i = 0; i < kSequences; ++i) candidates.push_back({5, i % 2 == 0 ? &easy : &hard});
+  const auto choice = policy.Choose(candidates, 0);
+  ASSERT_EQ(choice.depths.size(), kSequences);
+  uint32_t wrong = 0;
+  for (uint32_t i = 0; i < kSequences; ++i) wrong += choice.depths[i] != (i % 2 == 0 ? 5u : 0u);
+  // The numbers that are compared are some drafts apart.
+  EXPECT_LE(wrong, 5 * kSequences / 1024 + 1);
+  EXPECT_EQ(policy.Choose(candidates, 0).depths, choice.depths);
+}
+
 TEST(SpeculationPolicy, SurvivalThresholdFollowsTheRowCost) {
   World world;
   world.Run(1, 300);

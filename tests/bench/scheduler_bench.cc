@@ -423,34 +423,64 @@ bool Print(const Case& bench, const Figures& f, uint64_t seed) {
   return valid;
 }
 
-int Run(uint64_t seed) {
+// What to run; empty or 0: everything.
+struct Selection {
+  uint64_t seed = std::random_device()();
+  uint32_t live = 0;
+  std::string name;
+
+  bool Has(const Case& bench) const {
+    return (live == 0 || live == bench.live) && (name.empty() || name == bench.name);
+  }
+};
+
+int Run(const Selection& selection) {
   std::fprintf(stderr,
                "hit_rate is 0: there is no prefix cache yet. The control case counts its whole "
                "round as commit\n");
+  const uint64_t seed = selection.seed;
   bool valid = true;
   for (const uint32_t live : {1'000U, 10'000U}) {
     const int steps = live == 1'000U ? 2'000 : 200;
     for (const uint32_t depth : {0U, 5U}) {
       for (const auto& [lanes, groups] : {std::pair{1U, 1U}, {2U, 1U}, {1U, 4U}}) {
         const Case scheduler{"scheduler", live, lanes, groups, depth};
-        valid = Print(scheduler, SchedulerRun(scheduler, seed).Run(steps), seed) && valid;
+        if (selection.Has(scheduler)) {
+          valid = Print(scheduler, SchedulerRun(scheduler, seed).Run(steps), seed) && valid;
+        }
         const Case control{"control", live, lanes, groups, depth};
-        valid = Print(control, ControlRun(control, seed).Run(steps), seed) && valid;
+        if (selection.Has(control)) {
+          valid = Print(control, ControlRun(control, seed).Run(steps), seed) && valid;
+        }
       }
     }
   }
   return valid ? 0 : 1;
 }
 
+// False when an argument is not understood.
+bool Parse(int argc, char** argv, Selection& selection) {
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (i + 1 == argc) return false;
+    if (flag == "--seed" && absl::SimpleAtoi(argv[i + 1], &selection.seed)) continue;
+    if (flag == "--live" && absl::SimpleAtoi(argv[i + 1], &selection.live)) continue;
+    if (flag != "--case") return false;
+    selection.name = argv[i + 1];
+  }
+  return true;
+}
+
 }  // namespace
 }  // namespace skein::bench
 
 int main(int argc, char** argv) {
-  uint64_t seed = std::random_device()();
-  if (argc == 3 && std::string(argv[1]) == "--seed" && absl::SimpleAtoi(argv[2], &seed)) argc = 1;
-  if (argc != 1) {
-    std::fprintf(stderr, "usage: scheduler_bench [--seed N]\n");
+  skein::bench::Selection selection;
+  if (!skein::bench::Parse(argc, argv, selection)) {
+    std::fprintf(stderr,
+                 "usage: scheduler_bench [--seed N] [--live 1000|10000] "
+                 "[--case scheduler|control]\n");
     return 64;
   }
-  return skein::bench::Run(seed);
+  return skein::bench::Run(selection);
 }

@@ -90,6 +90,7 @@ struct SchedulerCounters {
 struct StepInFlight {
   struct Part {
     Sequence* sequence = nullptr;
+    protocol::SequenceId id;
     bool sample = false;
     uint32_t chunk = 0;  // rows without drafts
     uint32_t depth = 0;  // drafts at most
@@ -160,6 +161,7 @@ class GroupScheduler {
   bool AddToPlan(Sequence& sequence, StepBudget& budget, protocol::StepPlan& plan,
                  uint32_t depth = 0);
   void AddStep(Sequence& sequence, uint32_t chunk, uint32_t depth, protocol::StepPlan& plan);
+  void SortOut(uint32_t lane);
   void ChooseDepths(const StepBudget& budget, size_t num_newcomers);
   void NoteUndrafted(Sequence& sequence);
   uint32_t FitDrafts(const Sequence& sequence, uint32_t depth) const;
@@ -192,6 +194,7 @@ class GroupScheduler {
   SpeculationPolicy speculation_;
   // Of the plan being made; kept for their memory.
   std::vector<Sequence*> order_, decodes_, prefills_;
+  std::vector<Sequence*> growing_;  // decodes that need a block for their next row
   std::vector<SpeculationPolicy::Candidate> candidates_;
   SpeculationPolicy::Choice drafting_;
   protocol::StepId last_step_;

@@ -80,7 +80,7 @@ void SpeculationPolicy::Rank(std::span<const Candidate> candidates) {
   for (uint32_t i = 0; i < candidates.size(); ++i) {
     double survival = 1;
     const uint32_t depth = std::min(candidates[i].depth_max, settings_.max_depth);
-    const double own = OwnFactor(*candidates[i].history);
+    const double own = OwnFactor(candidates[i].history);
     for (uint32_t index = 0; index < depth; ++index) {
       survival *= Bounded(position_rate_[index] * own);
       drafts_.push_back({static_cast<float>(survival), i});

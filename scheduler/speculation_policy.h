@@ -56,7 +56,7 @@ class SpeculationPolicy {
   // A sequence that decodes in the step.
   struct Candidate {
     uint32_t depth_max = 0;  // by request, length limit and worker
-    const DraftHistory* history = nullptr;
+    DraftHistory history;
   };
   struct Choice {
     std::vector<uint32_t> depths;  // one per candidate

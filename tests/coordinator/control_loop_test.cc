@@ -195,7 +195,7 @@ TEST_F(ControlLoopTest, ARequestBecomesDeltasInOrder) {
   const auto plan = TakePlan();
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->epoch, epoch_);
-  EXPECT_EQ(plan->sequences[0].tokens, (std::vector<int32_t>{5, 6, 7}));
+  EXPECT_EQ(plan->sequences[0].tokens, (protocol::StepTokens{5, 6, 7}));
   const std::vector<int32_t> alone = DecodeAlone({5, 6, 7}, StopAt(4), 32);
   Receive(Worker(1), epoch_, fake_.Run(*plan));
   EXPECT_TRUE(client->tokens.empty()) << "messages are only recorded";

@@ -34,6 +34,13 @@ FinishReason ReasonOf(scheduler::EndReason reason) {
   return reason == scheduler::EndReason::kStopToken ? FinishReason::kStop : FinishReason::kLength;
 }
 
+// Work of the request so far, for its usage.
+void AddWork(const scheduler::SequenceDelta& from, TokenDelta& to) {
+  to.num_steps = from.num_steps;
+  to.num_draft_tokens = from.num_draft_tokens;
+  to.num_accepted_draft_tokens = from.num_accepted_tokens;
+}
+
 TokenDelta ErrorDelta(const absl::Status& error) {
   TokenDelta delta;
   delta.finish = absl::IsCancelled(error) ? FinishReason::kCancelled : FinishReason::kError;
@@ -113,9 +120,16 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
       .Field("group", group->group)
       .Field("epoch", group->epoch)
       .Field("worker", group->ranks.front().worker.node)
+      .Field("drafts", DraftsOf(group->ranks.front().worker))
       .Field("ready", NumReady())
       .Field("of", scheduler_.num_groups());
   UpdateReadiness(context.Now());
+}
+
+// Drafts of a sequence in a step at most, by the worker's draft head and the configuration.
+uint32_t ControlLoop::DraftsOf(protocol::ActorId worker) const {
+  return std::min(workers_.registration(worker).geometry.max_draft_tokens,
+                  options_.limits.speculation.max_depth);
 }
 
 uint32_t ControlLoop::NumReady() const {
@@ -254,6 +268,7 @@ void ControlLoop::Submit(Context& context, SubmitRequest request) {
   sequence.prompt = std::move(request.prompt_ids);
   sequence.sampling = request.sampling;
   sequence.stop = std::move(request.stop);
+  sequence.speculation = request.speculation;
   sequence.priority = request.priority;
   const uint64_t prompt_tokens = entry.prompt_tokens;
   if (!requests_.emplace(request.id, std::move(entry)).second) {
@@ -313,12 +328,16 @@ void ControlLoop::MeasureStep(const Step& step, const StepResult& result, absl::
   const char* phase = step.prefills == 0                ? "decode"
                       : step.prefills == step.sequences ? "prefill"
                                                         : "mixed";
-  metrics_.step_tokens.At({phase}).Observe(step.tokens);
+  uint32_t rows = step.tokens;
+  for (const protocol::VerificationSummary& summary : result.sequences) {
+    rows += static_cast<uint32_t>(std::max<size_t>(summary.rows.size(), 1) - 1);
+  }
+  metrics_.step_tokens.At({phase}).Observe(rows);
   metrics_.step_batch_size.At({phase}).Observe(step.sequences);
   metrics_.step_duration.At({phase}).Observe(absl::ToDoubleSeconds(now - step.planned));
   // Capacity is learned from steps that are mostly prompt.
-  if (step.prefills == 0 || step.tokens < 64 || result.device_time_us == 0) return;
-  const double rate = step.tokens * 1e6 / static_cast<double>(result.device_time_us);
+  if (step.prefills == 0 || rows < 64 || result.device_time_us == 0) return;
+  const double rate = rows * 1e6 / static_cast<double>(result.device_time_us);
   prefill_tokens_per_second_ =
       prefill_tokens_per_second_ == 0 ? rate : 0.8 * prefill_tokens_per_second_ + 0.2 * rate;
   if (options_.queued_tokens_max != 0) return;
@@ -335,7 +354,7 @@ void ControlLoop::DeliverEnd(RequestId id, const scheduler::SequenceDelta& delta
       ErrorDelta(!delta.error.ok()                   ? delta.error
                  : why == cancelled_in_flight_.end() ? absl::CancelledError("cancelled")
                                                      : why->second);
-  last.num_steps = delta.num_steps;
+  AddWork(delta, last);
   Finish(id, std::move(last));
 }
 
@@ -349,7 +368,7 @@ void ControlLoop::Deliver(protocol::GroupId group, const scheduler::SequenceDelt
   Request& request = found->second;
   EngineMetrics& engine = metrics_.engines[group.value()];
   TokenDelta out;
-  out.num_steps = delta.num_steps;
+  AddWork(delta, out);
   out.tokens.reserve(delta.num_tokens);
   for (scheduler::CommittedToken& token : commit_.TokensOf(delta)) {
     out.tokens.push_back({token.token, token.logprob, std::move(token.top)});
@@ -496,6 +515,7 @@ void ControlLoop::UpdateEngineGauges(protocol::GroupId group) {
   engine.preempted_tokens.Increment(
       static_cast<double>(counters.preempted_tokens - counted.preempted_tokens));
   metrics_.replays.Increment(static_cast<double>(counters.replays - counted.replays));
+  engine.speculation.Add(counters, counted);
   counted = counters;
   const scheduler::BlockPool* blocks = schedule.block_pool();
   if (blocks == nullptr) return;

@@ -55,7 +55,7 @@ class ControlLoop final : public protocol::Actor {
   };
   struct Step {
     absl::Time planned;
-    uint32_t tokens = 0;
+    uint32_t tokens = 0;  // rows without drafts
     uint32_t sequences = 0;
     uint32_t prefills = 0;
   };
@@ -82,6 +82,7 @@ class ControlLoop final : public protocol::Actor {
   void LoseWorker(protocol::Context& context, protocol::ActorId worker, std::string_view reason);
   void UpdateReadiness(absl::Time now);
   uint32_t NumReady() const;
+  uint32_t DraftsOf(protocol::ActorId worker) const;
 
   // Requests.
   void DrainFrontDoor(protocol::Context& context);

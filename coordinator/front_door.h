@@ -58,7 +58,8 @@ struct SubmitRequest {
   std::vector<int32_t> prompt_ids;  // at least one; all below the vocabulary size
   protocol::SamplingParams sampling;
   protocol::StopConditions stop;  // prompt_ids.size() + stop.max_tokens <= max_model_len
-  int32_t priority = 0;           // smaller runs earlier
+  protocol::SpeculationParams speculation = {};
+  int32_t priority = 0;  // smaller runs earlier
   std::chrono::steady_clock::time_point arrival;
   std::optional<std::chrono::steady_clock::time_point> deadline;
   // Kept by the control loop until it delivered the last delta.

@@ -73,12 +73,22 @@ protocol::JsonLimits ToJsonLimits(const protocol::ServerConfig& server) {
           .values_max = static_cast<size_t>(server.json_values_max)};
 }
 
+scheduler::SpeculationSettings ToSpeculation(const protocol::SpeculationConfig& speculation) {
+  scheduler::SpeculationSettings settings;
+  if (speculation.method == "none") return settings;
+  settings.max_depth = static_cast<uint32_t>(speculation.num_speculative_tokens);
+  settings.adaptation = speculation.depth == "fixed" ? scheduler::Adaptation::kFixed
+                                                     : scheduler::Adaptation::kAdaptive;
+  return settings;
+}
+
 ControlOptions ToControlOptions(const protocol::Config& config, protocol::Term term) {
   const protocol::SchedulerConfig& scheduler = config.scheduler;
   ControlOptions options;
   options.limits.max_num_seqs = static_cast<uint32_t>(scheduler.max_num_seqs);
   options.limits.max_num_batched_tokens = static_cast<uint32_t>(scheduler.max_num_batched_tokens);
   options.limits.lanes = static_cast<uint32_t>(scheduler.lanes);
+  options.limits.speculation = ToSpeculation(config.speculation);
   options.num_groups = static_cast<uint32_t>(scheduler.data_parallel_size);
   // The front door bounds what waits; the scheduler takes what passed it.
   options.limits.admission = {UINT32_MAX, UINT64_MAX};
@@ -226,7 +236,8 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
   server.registry = std::make_unique<protocol::MetricsRegistry>(
       protocol::MetricLabels{{"model_name", protocol::ServedModelName(config.model)}});
   server.metrics = std::make_unique<CoordinatorMetrics>(
-      *server.registry, static_cast<uint32_t>(config.scheduler.data_parallel_size));
+      *server.registry, static_cast<uint32_t>(config.scheduler.data_parallel_size),
+      ToSpeculation(config.speculation).max_depth);
   const protocol::Term term(static_cast<uint64_t>(loaded.FlagOr("term", 1)));
   if (absl::Status status = OpenControl(config, term, server); !status.ok()) {
     return Fail(status, kExitConfig);

@@ -31,6 +31,9 @@ const std::vector<std::string> kReasons = {"invalid_value",
                                            "request_too_large",
                                            "other"};
 const std::vector<std::string> kPhases = {"prefill", "decode", "mixed"};
+const std::vector<std::string> kDraftMethods = {"dspark", "mtp", "provided"};
+// The first ones in the order of scheduler::Undrafted.
+const std::vector<std::string> kUndrafted = {"request", "load", "near_max_len", "grammar"};
 const std::vector<std::string> kRejections = {"queue", "draining", "not_ready"};
 
 // The value if it is in the closed set, else its last entry.
@@ -49,6 +52,13 @@ std::string_view Route(std::string_view route) {
 protocol::LabelSet Engines(uint32_t num_engines) {
   protocol::LabelSet label{"engine", {}};
   for (uint32_t i = 0; i < num_engines; ++i) label.values.push_back(std::to_string(i));
+  return label;
+}
+
+// Positions of a draft, from 0; one at least, since a family without series says nothing.
+protocol::LabelSet Positions(uint32_t num_drafts) {
+  protocol::LabelSet label{"position", {}};
+  for (uint32_t i = 0; i < std::max(num_drafts, 1u); ++i) label.values.push_back(std::to_string(i));
   return label;
 }
 
@@ -94,7 +104,36 @@ HttpMetrics::HttpMetrics(protocol::MetricsRegistry& registry)
           {"skein_client_disconnects_total", "Requests cancelled because the client went away."})) {
 }
 
-EngineFamilies::EngineFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines)
+SpeculationFamilies::SpeculationFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines,
+                                         uint32_t num_drafts)
+    : drafts(registry.AddCounters(
+          {"skein_spec_drafts_total",
+           "Steps of a request that verified drafts, by what drafted. Flat while requests run: see "
+           "skein_spec_disabled_requests_total."},
+          {Engines(num_engines), {"method", kDraftMethods}})),
+      draft_tokens(registry.AddCounters(
+          {"skein_spec_draft_tokens_total", "Drafted tokens that steps verified."},
+          {Engines(num_engines), {"method", kDraftMethods}})),
+      accepted_tokens(
+          registry.AddCounters({"skein_spec_accepted_tokens_total",
+                                "Drafted tokens that were kept. A falling share of "
+                                "skein_spec_draft_tokens_total: the text is hard to foresee; lower "
+                                "num-speculative-tokens if the depth is fixed."},
+                               {Engines(num_engines), {"method", kDraftMethods}})),
+      accepted_per_position(registry.AddCounters(
+          {"skein_spec_accepted_tokens_per_position_total",
+           "Drafted tokens that were kept, by their position in the step from 0. Last positions "
+           "near zero: num-speculative-tokens may be lower."},
+          {Engines(num_engines), Positions(num_drafts)})),
+      disabled_requests(registry.AddCounters(
+          {"skein_spec_disabled_requests_total",
+           "Requests that took a step without drafts although there is a draft head, once for each "
+           "reason. request: the client turned drafts off; load: drafting did not pay in that step "
+           "or no rows or cache blocks were left; near_max_len: no room below max_model_len."},
+          {Engines(num_engines), {"reason", kUndrafted}})) {}
+
+EngineFamilies::EngineFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines,
+                               uint32_t num_drafts)
     : requests_running(
           registry.AddGauges({"skein_requests_running",
                               "Requests that take part in steps. Flat at max_num_seqs: the "
@@ -146,9 +185,39 @@ EngineFamilies::EngineFamilies(protocol::MetricsRegistry& registry, uint32_t num
           {Engines(num_engines)})),
       preempted_tokens(registry.AddCounters(
           {"skein_preempted_tokens_total", "Computed tokens that preemption threw away."},
-          {Engines(num_engines)})) {}
+          {Engines(num_engines)})),
+      speculation(registry, num_engines, num_drafts) {}
 
-EngineMetrics::EngineMetrics(const EngineFamilies& families, std::string_view engine)
+SpeculationMetrics::SpeculationMetrics(const SpeculationFamilies& families, std::string_view engine,
+                                       uint32_t num_drafts)
+    : drafts(families.drafts.At({engine, "dspark"})),
+      draft_tokens(families.draft_tokens.At({engine, "dspark"})),
+      accepted_tokens(families.accepted_tokens.At({engine, "dspark"})) {
+  for (const std::string& position : Positions(num_drafts).values) {
+    accepted_at.push_back(families.accepted_per_position.At({engine, position}));
+  }
+  for (size_t i = 0; i < scheduler::kNumUndrafted; ++i) {
+    disabled.push_back(families.disabled_requests.At({engine, kUndrafted[i]}));
+  }
+}
+
+void SpeculationMetrics::Add(const scheduler::SchedulerCounters& now,
+                             const scheduler::SchedulerCounters& before) {
+  drafts.Increment(static_cast<double>(now.drafts - before.drafts));
+  draft_tokens.Increment(static_cast<double>(now.draft_tokens - before.draft_tokens));
+  for (size_t i = 0; i < now.accepted.size() && i < accepted_at.size(); ++i) {
+    const uint64_t was = i < before.accepted.size() ? before.accepted[i] : 0;
+    const auto kept = static_cast<double>(now.accepted[i] - was);
+    accepted_at[i].Increment(kept);
+    accepted_tokens.Increment(kept);
+  }
+  for (size_t i = 0; i < disabled.size(); ++i) {
+    disabled[i].Increment(static_cast<double>(now.undrafted[i] - before.undrafted[i]));
+  }
+}
+
+EngineMetrics::EngineMetrics(const EngineFamilies& families, std::string_view engine,
+                             uint32_t num_drafts)
     : requests_running(families.requests_running.At({engine})),
       prompt_tokens(families.prompt_tokens.At({engine})),
       generation_tokens(families.generation_tokens.At({engine})),
@@ -162,7 +231,8 @@ EngineMetrics::EngineMetrics(const EngineFamilies& families, std::string_view en
       kv_blocks_used(families.kv_blocks.At({engine, "used"})),
       kv_cache_usage(families.kv_cache_usage.At({engine})),
       preemptions(families.preemptions.At({engine})),
-      preempted_tokens(families.preempted_tokens.At({engine})) {}
+      preempted_tokens(families.preempted_tokens.At({engine})),
+      speculation(families.speculation, engine, num_drafts) {}
 
 StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
     : step_tokens(
@@ -192,16 +262,19 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
       stale_results(registry.AddCounter(
           {"skein_stale_results_total", "Results of ended epochs that were dropped."})) {}
 
-CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines)
-    : CoordinatorMetrics(registry, EngineFamilies(registry, num_engines), num_engines) {}
+CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines,
+                                       uint32_t num_drafts)
+    : CoordinatorMetrics(registry, EngineFamilies(registry, num_engines, num_drafts), num_engines,
+                         num_drafts) {}
 
 CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry,
-                                       const EngineFamilies& families, uint32_t num_engines)
+                                       const EngineFamilies& families, uint32_t num_engines,
+                                       uint32_t num_drafts)
     : HttpMetrics(registry),
       StepMetrics(registry),
       requests_waiting(families.requests_waiting.At({WaitingEngines(num_engines).values.front()})) {
   for (const std::string& engine : Engines(num_engines).values)
-    engines.emplace_back(families, engine);
+    engines.emplace_back(families, engine, num_drafts);
 }
 
 void CoordinatorMetrics::Count(const ApiEvent& event) {

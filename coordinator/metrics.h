@@ -9,6 +9,7 @@
 
 #include "coordinator/api/api_server.h"
 #include "protocol/metrics/metrics.h"
+#include "scheduler/group_scheduler.h"
 
 namespace skein::coordinator {
 
@@ -24,9 +25,19 @@ struct HttpMetrics {
   protocol::Counter client_disconnects;
 };
 
+// Families of drafts; label `engine`.
+struct SpeculationFamilies {
+  // `num_drafts`: of a sequence in a step at most.
+  SpeculationFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines,
+                      uint32_t num_drafts);
+  protocol::CounterFamily drafts, draft_tokens, accepted_tokens;  // method
+  protocol::CounterFamily accepted_per_position;                  // position
+  protocol::CounterFamily disabled_requests;                      // reason
+};
+
 // Families whose series carry the label `engine`: the number of the worker group.
 struct EngineFamilies {
-  EngineFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines);
+  EngineFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines, uint32_t num_drafts);
   protocol::GaugeFamily requests_running, requests_waiting;
   protocol::CounterFamily prompt_tokens, generation_tokens;
   protocol::HistogramFamily request_prompt_tokens, request_generation_tokens;
@@ -34,17 +45,30 @@ struct EngineFamilies {
   protocol::GaugeFamily kv_blocks;  // state
   protocol::GaugeFamily kv_cache_usage;
   protocol::CounterFamily preemptions, preempted_tokens;
+  SpeculationFamilies speculation;
+};
+
+// What became of the drafts of one worker group's draft head.
+struct SpeculationMetrics {
+  SpeculationMetrics(const SpeculationFamilies& families, std::string_view engine,
+                     uint32_t num_drafts);
+  // Adds what happened between two readings of the scheduler's counters.
+  void Add(const scheduler::SchedulerCounters& now, const scheduler::SchedulerCounters& before);
+  protocol::Counter drafts, draft_tokens, accepted_tokens;
+  std::vector<protocol::Counter> accepted_at;  // by position
+  std::vector<protocol::Counter> disabled;     // by scheduler::Undrafted
 };
 
 // The series of one worker group.
 struct EngineMetrics {
-  EngineMetrics(const EngineFamilies& families, std::string_view engine);
+  EngineMetrics(const EngineFamilies& families, std::string_view engine, uint32_t num_drafts);
   protocol::Gauge requests_running;
   protocol::Counter prompt_tokens, generation_tokens;
   protocol::Histogram request_prompt_tokens, request_generation_tokens;
   protocol::Histogram time_to_first_token, inter_token_latency, e2e_latency, queue_time;
   protocol::Gauge kv_blocks_free, kv_blocks_used, kv_cache_usage;
   protocol::Counter preemptions, preempted_tokens;
+  SpeculationMetrics speculation;
 };
 
 // Steps and workers.
@@ -58,8 +82,9 @@ struct StepMetrics {
 };
 
 struct CoordinatorMetrics : HttpMetrics, StepMetrics {
-  // `num_engines`: worker groups.
-  CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines);
+  // `num_engines`: worker groups. `num_drafts`: of a sequence in a step at most.
+  CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines,
+                     uint32_t num_drafts);
 
   std::vector<EngineMetrics> engines;  // by group
   protocol::Gauge requests_waiting;    // in the one queue of all groups
@@ -70,7 +95,7 @@ struct CoordinatorMetrics : HttpMetrics, StepMetrics {
 
  private:
   CoordinatorMetrics(protocol::MetricsRegistry& registry, const EngineFamilies& families,
-                     uint32_t num_engines);
+                     uint32_t num_engines, uint32_t num_drafts);
 };
 
 }  // namespace skein::coordinator

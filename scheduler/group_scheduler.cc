@@ -17,6 +17,45 @@ using protocol::SlotId;
 using protocol::StepPlan;
 using protocol::StepResult;
 
+namespace {
+
+// Thousands of sequences do not fit into the caches of a processor. Each loop over them asks for
+// the memory of those that come next, which does not change what is computed.
+constexpr size_t kAhead = 8;  // sequences; half of it where memory behind a sequence is meant
+constexpr size_t kLineBytes = 64;
+
+void PrefetchBytes(const void* begin, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += kLineBytes) {
+    __builtin_prefetch(static_cast<const char*>(begin) + at);
+  }
+}
+
+// Of the sequence after next ones of `list`, at index `now`: the sequence itself, later its newest
+// token.
+void PrefetchNext(std::span<Sequence* const> list, size_t now) {
+  if (now + kAhead < list.size()) PrefetchBytes(list[now + kAhead], sizeof(Sequence));
+  if (now + kAhead / 2 < list.size()) {
+    const std::vector<int32_t>& tokens = list[now + kAhead / 2]->tokens;
+    __builtin_prefetch(tokens.data() + tokens.size() - 1);
+  }
+}
+
+// Of the parts that are committed after next ones: sequence, rows, and the end of its tokens.
+void PrefetchCommit(std::span<const StepInFlight::Part> parts, const StepResult& result,
+                    size_t now) {
+  if (now + kAhead < parts.size()) {
+    const std::vector<RowSummary>& rows = result.sequences[now + kAhead].rows;
+    PrefetchBytes(parts[now + kAhead].sequence, sizeof(Sequence));
+    PrefetchBytes(rows.data(), rows.size() * sizeof(RowSummary));
+  }
+  if (now + kAhead / 2 < parts.size()) {
+    const std::vector<int32_t>& tokens = parts[now + kAhead / 2].sequence->tokens;
+    __builtin_prefetch(tokens.data() + tokens.size() - 1, 1);
+  }
+}
+
+}  // namespace
+
 GroupScheduler::GroupScheduler(const SchedulerLimits& limits, uint32_t index, Admission& queue)
     : limits_(limits),
       index_(index),
@@ -128,6 +167,8 @@ std::optional<SequenceDelta> GroupScheduler::EndAborted(const Sequence& sequence
   delta.sequence = sequence.id;
   delta.cancelled = sequence.cancelled;
   delta.num_steps = sequence.num_steps;
+  delta.num_draft_tokens = sequence.num_draft_tokens;
+  delta.num_accepted_tokens = sequence.num_accepted_tokens;
   if (!sequence.cancelled) {
     delta.error =
         absl::InternalError(absl::StrCat("the step of this request failed ", sequence.step_failures,
@@ -204,7 +245,7 @@ void GroupScheduler::AddStep(Sequence& sequence, uint32_t chunk, uint32_t depth,
   step.draft_depth = depth;
   step.min_survival = depth > 0 ? drafting_.min_survival : 0;
   step.feed_drafter = drafting_.feed_drafter && sequence.speculation.enabled;
-  in_flight_[plan.lane].parts.push_back({&sequence, step.sample, chunk, depth});
+  in_flight_[plan.lane].parts.push_back({&sequence, sequence.id, step.sample, chunk, depth});
 }
 
 // Of `depth` drafts those whose rows fit into the blocks that the sequence has or that are free:
@@ -214,6 +255,28 @@ uint32_t GroupScheduler::FitDrafts(const Sequence& sequence, uint32_t depth) con
   const uint64_t room = blocks * geometry_.block_tokens;
   const uint64_t used = uint64_t{sequence.planned} + 1;
   return room <= used ? 0 : static_cast<uint32_t>(std::min<uint64_t>(depth, room - used));
+}
+
+// What runs in the lane: decodes and prefills, and what the plan being made must know of decodes.
+void GroupScheduler::SortOut(uint32_t lane) {
+  order_ = running_[lane];  // preemption changes the lane while it is walked
+  decodes_.clear();
+  prefills_.clear();
+  growing_.clear();
+  candidates_.clear();
+  for (size_t i = 0; i < order_.size(); ++i) {
+    if (i + kAhead < order_.size()) PrefetchBytes(order_[i + kAhead], sizeof(Sequence));
+    Sequence* sequence = order_[i];
+    if (sequence->prefilling()) {
+      prefills_.push_back(sequence);
+      continue;
+    }
+    decodes_.push_back(sequence);
+    candidates_.push_back({DraftsMax(*sequence, geometry_.max_model_len), sequence->drafts});
+    if (BlocksFor(sequence->planned + 1, geometry_.block_tokens) > sequence->blocks.size()) {
+      growing_.push_back(sequence);
+    }
+  }
 }
 
 // Depths of the decoding sequences of the plan being made, within the rows that are left when each
@@ -228,16 +291,32 @@ void GroupScheduler::ChooseDepths(const StepBudget& budget, size_t num_newcomers
   const bool shares = !prefills_.empty() || num_newcomers > 0;
   uint32_t rows = shares ? left / 2 : left;
   uint32_t drafted = geometry_.max_rows / geometry_.max_draft_tokens;
-  candidates_.clear();
-  for (const Sequence* sequence : decodes_) {
-    uint32_t depth = std::min({DraftsMax(*sequence, geometry_.max_model_len), rows,
-                               geometry_.max_draft_tokens, limits_.speculation.max_depth});
+  for (SpeculationPolicy::Candidate& candidate : candidates_) {
+    uint32_t depth = std::min(
+        {candidate.depth_max, rows, geometry_.max_draft_tokens, limits_.speculation.max_depth});
     if (drafted == 0) depth = 0;
     if (depth > 0) --drafted;
     rows -= depth;
-    candidates_.push_back({depth, &sequence->drafts});
+    candidate.depth_max = depth;
   }
   drafting_ = speculation_.Choose(candidates_, std::min(waiting, left));
+}
+
+// Counts why a decoding sequence has no draft in the plan being made. Its last token needs none,
+// and a suspect of a failed step runs without.
+void GroupScheduler::NoteUndrafted(Sequence& sequence) {
+  const bool asked = sequence.speculation.enabled && sequence.speculation.max_draft_tokens > 0;
+  const bool full = sequence.length() + 1 >= geometry_.max_model_len;
+  const bool last = sequence.num_generated() + 1 >= static_cast<uint32_t>(sequence.stop.max_tokens);
+  if (asked && !full && (last || sequence.step_failures > 0)) return;
+  const Undrafted reason = !asked ? Undrafted::kByRequest
+                           : full ? Undrafted::kNearTheEnd
+                                  : Undrafted::kByLoad;
+  const auto index = static_cast<size_t>(reason);
+  const auto bit = static_cast<uint8_t>(1u << index);
+  if ((sequence.undrafted & bit) != 0) return;
+  sequence.undrafted = static_cast<uint8_t>(sequence.undrafted | bit);
+  ++counters_.undrafted[index];
 }
 
 bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan& plan,
@@ -291,23 +370,22 @@ std::optional<StepPlan> GroupScheduler::PlanStep(uint32_t lane,
   plan.lane = lane;
   StepBudget budget{std::min(limits_.max_num_batched_tokens, geometry_.max_rows),
                     limits_.max_num_seqs};
-  // Preemption changes the lane while it is walked.
-  order_ = running_[lane];
-  decodes_.clear();
-  prefills_.clear();
+  SortOut(lane);
   plan.sequences.reserve(std::min<size_t>(order_.size() + newcomers.size(), budget.tokens));
-  for (Sequence* sequence : order_) {
-    (sequence->prefilling() ? prefills_ : decodes_).push_back(sequence);
-  }
   ChooseDepths(budget, newcomers.size());
   // Decoding sequences first: their clients wait for each token. All get the blocks of their own
   // rows before any gets blocks for drafts; an earlier one may preempt a later one.
-  for (Sequence* sequence : decodes_) {
+  for (Sequence* sequence : growing_) {
     if (sequence->state == SequenceState::kRunning) EnsureBlocks(*sequence, sequence->planned + 1);
   }
   for (size_t i = 0; i < decodes_.size(); ++i) {
+    PrefetchNext(decodes_, i);
     if (decodes_[i]->state != SequenceState::kRunning) continue;
-    AddToPlan(*decodes_[i], budget, plan, drafting_.depths.empty() ? 0 : drafting_.depths[i]);
+    const bool drafts = !drafting_.depths.empty();
+    if (AddToPlan(*decodes_[i], budget, plan, drafts ? drafting_.depths[i] : 0) && drafts &&
+        in_flight.parts.back().depth == 0) {
+      NoteUndrafted(*decodes_[i]);
+    }
   }
   for (Sequence* sequence : prefills_) {
     if (sequence->state == SequenceState::kRunning) AddToPlan(*sequence, budget, plan);
@@ -340,12 +418,11 @@ absl::Status GroupScheduler::CheckResult(const StepInFlight& step, const StepRes
     const StepInFlight::Part& part = step.parts[i];
     const size_t rows = result.sequences[i].rows.size();
     const size_t least = part.sample ? 1 : 0;
-    if (result.sequences[i].sequence != part.sequence->id || rows < least ||
-        rows > least + part.depth) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "result ", i, " is of sequence ", result.sequences[i].sequence.value(), " with ", rows,
-          " rows, the plan has sequence ", part.sequence->id.value(), " with ", least,
-          part.depth > 0 ? absl::StrCat(" to ", least + part.depth) : ""));
+    if (result.sequences[i].sequence != part.id || rows < least || rows > least + part.depth) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("result ", i, " is of sequence ", result.sequences[i].sequence.value(),
+                       " with ", rows, " rows, the plan has sequence ", part.id.value(), " with ",
+                       least, part.depth > 0 ? absl::StrCat(" to ", least + part.depth) : ""));
     }
   }
   return absl::OkStatus();
@@ -443,6 +520,7 @@ absl::Status GroupScheduler::CommitStep(const StepResult& result, StepCommit& co
   commit.deltas.clear();
   commit.tokens.clear();
   for (size_t i = 0; i < step.parts.size(); ++i) {
+    PrefetchCommit(step.parts, result, i);
     CommitSequence(*step.parts[i].sequence, result.sequences[i], commit);
   }
   step.parts.clear();

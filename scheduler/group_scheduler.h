@@ -4,6 +4,7 @@
 // tokens.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -82,12 +83,14 @@ struct SchedulerCounters {
   uint64_t drafts = 0;             // sequences' steps that verified drafts
   uint64_t draft_tokens = 0;       // verified
   std::vector<uint64_t> accepted;  // drafts that were kept, by their position in the step
+  std::array<uint64_t, kNumUndrafted> undrafted{};  // sequences, once for each Undrafted
 };
 
 // A step that was planned and not yet committed. Its sequences are neither freed nor preempted.
 struct StepInFlight {
   struct Part {
     Sequence* sequence = nullptr;
+    protocol::SequenceId id;
     bool sample = false;
     uint32_t chunk = 0;  // rows without drafts
     uint32_t depth = 0;  // drafts at most
@@ -158,7 +161,9 @@ class GroupScheduler {
   bool AddToPlan(Sequence& sequence, StepBudget& budget, protocol::StepPlan& plan,
                  uint32_t depth = 0);
   void AddStep(Sequence& sequence, uint32_t chunk, uint32_t depth, protocol::StepPlan& plan);
+  void SortOut(uint32_t lane);
   void ChooseDepths(const StepBudget& budget, size_t num_newcomers);
+  void NoteUndrafted(Sequence& sequence);
   uint32_t FitDrafts(const Sequence& sequence, uint32_t depth) const;
   bool EnsureBlocks(Sequence& sequence, uint32_t tokens);
   Sequence* FindVictim(const Sequence& wanting) const;
@@ -189,6 +194,7 @@ class GroupScheduler {
   SpeculationPolicy speculation_;
   // Of the plan being made; kept for their memory.
   std::vector<Sequence*> order_, decodes_, prefills_;
+  std::vector<Sequence*> growing_;  // decodes that need a block for their next row
   std::vector<SpeculationPolicy::Candidate> candidates_;
   SpeculationPolicy::Choice drafting_;
   protocol::StepId last_step_;

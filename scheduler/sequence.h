@@ -29,6 +29,14 @@ struct NewSequence {
   int32_t priority = 0;  // smaller runs earlier
 };
 
+// Why a decoding sequence took a step without drafts although its group has a draft head.
+enum class Undrafted : uint8_t {
+  kByRequest,   // its request turned them off
+  kByLoad,      // drafting did not pay, or no rows or blocks were left for it
+  kNearTheEnd,  // no room for a draft below max_model_len
+};
+inline constexpr size_t kNumUndrafted = 3;
+
 struct Sequence {
   protocol::SequenceId id;
   std::vector<int32_t> tokens;  // prompt, then committed tokens
@@ -54,6 +62,7 @@ struct Sequence {
   DraftHistory drafts;
   uint64_t num_draft_tokens = 0;     // verified
   uint64_t num_accepted_tokens = 0;  // of them kept
+  uint8_t undrafted = 0;             // bits by Undrafted: reasons that were counted
   uint32_t step_failures = 0;        // failed steps it took part in since its last good one
   uint64_t counted_tokens = 0;       // its part of the outstanding tokens of its group
 

@@ -1,6 +1,8 @@
 #include "scheduler/speculation_policy.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 namespace skein::scheduler {
 
@@ -20,6 +22,17 @@ constexpr uint32_t kStepsUntilProbe = 1024;
 constexpr uint32_t kProbeSteps = 8;
 // The drafter is fed for so long after the last draft.
 constexpr uint32_t kStepsFed = 32;
+// Chances are told apart to a thousandth: ranking is then a matter of counting.
+constexpr size_t kSurvivalLevels = 1024;
+// Numbers of drafts whose throughput is compared; all of them while there are no more.
+constexpr uint32_t kCountsTried = 1024;
+
+// How much better than the average a sequence's drafts did.
+double OwnFactor(const DraftHistory& history) {
+  return (kHistoryPrior + history.accepted) / (kHistoryPrior + history.expected);
+}
+
+double Bounded(double rate) { return std::clamp(rate, kRateMin, kRateMax); }
 
 // Sizes are measured one by one up to 8 and by eighths of their power of two above.
 uint32_t BucketOf(uint32_t size) {
@@ -57,24 +70,37 @@ SpeculationPolicy::SpeculationPolicy(const SpeculationSettings& settings)
     : settings_(settings), position_rate_(settings.max_depth, kPriorAcceptance) {}
 
 double SpeculationPolicy::AcceptanceOf(const DraftHistory& history, uint32_t index) const {
-  const double own = (kHistoryPrior + history.accepted) / (kHistoryPrior + history.expected);
-  return std::clamp(position_rate_[index] * own, kRateMin, kRateMax);
+  return Bounded(position_rate_[index] * OwnFactor(history));
 }
 
 // All drafts that may be made, the likeliest to be reached and accepted first. Survival falls with
 // the index, so a sequence's drafts come in their order.
 void SpeculationPolicy::Rank(std::span<const Candidate> candidates) {
-  ranked_.clear();
+  drafts_.clear();
   for (uint32_t i = 0; i < candidates.size(); ++i) {
     double survival = 1;
     const uint32_t depth = std::min(candidates[i].depth_max, settings_.max_depth);
+    const double own = OwnFactor(candidates[i].history);
     for (uint32_t index = 0; index < depth; ++index) {
-      survival *= AcceptanceOf(*candidates[i].history, index);
-      ranked_.push_back({survival, i});
+      survival *= Bounded(position_rate_[index] * own);
+      drafts_.push_back({static_cast<float>(survival), i});
     }
   }
-  std::stable_sort(ranked_.begin(), ranked_.end(),
-                   [](const Draft& a, const Draft& b) { return a.survival > b.survival; });
+  SortBySurvival();
+}
+
+// A stable sort by level of survival, in two passes: the order does not depend on anything else.
+void SpeculationPolicy::SortBySurvival() {
+  std::array<uint32_t, kSurvivalLevels> begin{};
+  const auto level = [](const Draft& draft) {
+    return kSurvivalLevels - 1 -
+           static_cast<size_t>(draft.survival * static_cast<float>(kSurvivalLevels - 1));
+  };
+  for (const Draft& draft : drafts_) ++begin[level(draft)];
+  uint32_t sum = 0;
+  for (uint32_t& at : begin) sum += std::exchange(at, sum);
+  ranked_.resize(drafts_.size());
+  for (const Draft& draft : drafts_) ranked_[begin[level(draft)]++] = draft;
 }
 
 // The number of leading drafts of the ranking with the most expected tokens per time. The search
@@ -87,10 +113,13 @@ uint32_t SpeculationPolicy::BestCount(uint32_t rows, uint32_t tokens, size_t num
   double expected = tokens;
   *throughput = expected / std::max(1.0, forward_.At(rows));
   double needed = *throughput * kGainMin;
-  for (uint32_t count = 1; count <= ranked_.size(); ++count) {
+  const auto all = static_cast<uint32_t>(ranked_.size());
+  const uint32_t stride = (all + kCountsTried - 1) / kCountsTried;
+  for (uint32_t count = 1; count <= all; ++count) {
     const Draft& draft = ranked_[count - 1];
-    expected += draft.survival;
+    expected += static_cast<double>(draft.survival);
     if (depths_[draft.candidate]++ == 0) ++num_drafted;
+    if (count % stride != 0 && count != all) continue;
     const double time = forward_.At(rows + count) + draft_.At(num_drafted);
     if (expected / std::max(1.0, time) > needed) {
       needed = *throughput = expected / std::max(1.0, time);

@@ -56,7 +56,7 @@ class SpeculationPolicy {
   // A sequence that decodes in the step.
   struct Candidate {
     uint32_t depth_max = 0;  // by request, length limit and worker
-    const DraftHistory* history = nullptr;
+    DraftHistory history;
   };
   struct Choice {
     std::vector<uint32_t> depths;  // one per candidate
@@ -87,11 +87,12 @@ class SpeculationPolicy {
 
  private:
   struct Draft {
-    double survival = 0;
+    float survival = 0;
     uint32_t candidate = 0;
   };
 
   void Rank(std::span<const Candidate> candidates);
+  void SortBySurvival();
   uint32_t BestCount(uint32_t rows, uint32_t tokens, size_t num_candidates, double* throughput);
   bool Probes();
 
@@ -101,8 +102,8 @@ class SpeculationPolicy {
   double kept_ = kPriorAcceptance;
   double promised_ = kPriorAcceptance;
   CostCurve forward_, draft_;
-  std::vector<Draft> ranked_;     // of the Choose in progress
-  std::vector<uint32_t> depths_;  // the same
+  std::vector<Draft> drafts_, ranked_;  // of the Choose in progress: as they came, sorted
+  std::vector<uint32_t> depths_;        // the same
   uint32_t steps_without_draft_ = 0;
   uint32_t probe_steps_left_ = 0;
 };

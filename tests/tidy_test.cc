@@ -106,7 +106,7 @@ const std::vector<FolderRule>& FolderRules() {
        {"worker/node/", "protocol/base/", "protocol/config/", "protocol/http/", "protocol/json/"}},
       {"worker/model/",
        {"worker/model/", "worker/cache/", "kernels/ops/", "kernels/", "protocol/base/",
-        "protocol/json/"}},
+        "protocol/json/", "protocol/messages/"}},
       {"worker/cache/",
        {"worker/cache/", "worker/model/", "kernels/ops/", "kernels/", "protocol/base/"}},
       {"worker/", {"worker/", "kernels/", "protocol/"}},

@@ -87,7 +87,7 @@ std::string PinnedText(const protocol::Config& config, const Device& device) {
 }
 
 void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel& model,
-               const LoadOptions& options) {
+               const LoadOptions& options, const ModelSpec& spec) {
   const kernels::DeviceProperties host = kernels::HostProperties();
   SKEIN_LOG(kInfo, "model loaded")
       .Field("model", config.model.path)
@@ -102,7 +102,11 @@ void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel
       .Field("arena_bytes", static_cast<uint64_t>(model.arena_bytes()))
       .Field("blocks", options.num_blocks)
       .Field("block_tokens", options.block_tokens)
-      .Field("slots", options.num_slots);
+      .Field("slots", options.num_slots)
+      .Field("drafts", options.limits.max_drafts);
+  if (const std::string reason = WhyNoDrafts(config, spec, options); !reason.empty()) {
+    SKEIN_LOG(kInfo, "speculation is off").Field("reason", reason);
+  }
 }
 
 int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> model,
@@ -184,7 +188,7 @@ int Run(const std::vector<std::string>& arguments) {
   options->stream.handle = device.threads.get();
   auto model = LoadedModel::Load(device.registry, *manifest, *options);
   if (!model.ok()) return Fail(model.status(), LoadExitCode(model.status()));
-  LogLoaded(config, device, **model, *options);
+  LogLoaded(config, device, **model, *options, *spec);
   return Serve(*loaded, *std::move(model), *options, parent.get(), stop, system);
 }
 

@@ -125,6 +125,22 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
   return options;
 }
 
+std::string WhyNoDrafts(const protocol::Config& config, const ModelSpec& spec,
+                        const LoadOptions& options) {
+  if (options.limits.max_drafts > 0) return "";
+  const protocol::SpeculationConfig& speculation = config.speculation;
+  if (speculation.method == "none") return "speculation.method is none";
+  if (spec.dspark.stages == 0) {
+    return absl::StrCat("speculation.method is ", speculation.method,
+                        " and the checkpoint has no draft head (its config.json has no DSpark "
+                        "stages); set it to none to say so");
+  }
+  if (speculation.num_speculative_tokens == 0) return "speculation.num_speculative_tokens is 0";
+  return absl::StrCat("scheduler.max_num_batched_tokens is ",
+                      config.scheduler.max_num_batched_tokens, ", the draft head needs ",
+                      spec.dspark.block, " rows for a sequence; raise it");
+}
+
 protocol::CacheGeometry Geometry(const LoadOptions& options) {
   protocol::CacheGeometry geometry;
   geometry.block_tokens = static_cast<uint32_t>(options.block_tokens);

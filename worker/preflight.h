@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/kernel_registry.h"
@@ -18,6 +19,10 @@ int UsableProcessors();
 // Sizes of caches and activations from configuration and model. InvalidArgument names key and
 // value; ResourceExhausted when the memory that is free does not hold them.
 absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const ModelSpec& spec);
+
+// Why a worker loaded with `options` drafts nothing, with the remedy; empty when it drafts.
+std::string WhyNoDrafts(const protocol::Config& config, const ModelSpec& spec,
+                        const LoadOptions& options);
 
 // The geometry that a worker loaded with `options` offers.
 protocol::CacheGeometry Geometry(const LoadOptions& options);

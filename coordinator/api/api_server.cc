@@ -361,6 +361,7 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
   request.prompt_ids = std::move(prompt.ids);
   request.sampling = params.sampling;
   request.stop = std::move(params.stop);
+  request.speculation = params.speculation;
   request.priority = params.priority;
   request.arrival = call.arrival;
   request.deadline = std::get<std::optional<Clock::time_point>>(deadline);

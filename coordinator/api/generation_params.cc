@@ -19,6 +19,7 @@ constexpr size_t kStopBytesMax = 256;
 constexpr size_t kTokenListMax = 1024;
 constexpr size_t kLogitBiasMax = 1024;
 constexpr size_t kCacheSaltBytesMax = 128;
+constexpr int64_t kDraftTokensMax = 63;  // more than any draft head; the server's bound wins
 constexpr size_t kMetadataBytesMax = 16 * 1024;
 constexpr std::string_view kNotYet = "is not supported by this server; leave it out";
 
@@ -144,6 +145,33 @@ void ReadStream(FieldReader* reader, GenerationParams* params) {
   if (fields.error().has_value()) reader->Keep(*fields.error());
 }
 
+// What the request says of drafts; how they are accepted follows from it and from the sampling.
+void ReadSpeculation(FieldReader* reader, GenerationParams* params) {
+  protocol::SpeculationParams& speculation = params->speculation;
+  const bool greedy = params->sampling.temperature < protocol::kGreedyTemperature;
+  std::optional<size_t> named;
+  if (const JsonValue* value = reader->Find("speculation")) {
+    if (!value->IsObject()) return reader->WrongKind("speculation", *value, "an object");
+    FieldReader fields(*value, "speculation.");
+    speculation.enabled = fields.Bool("enabled").value_or(true);
+    if (const auto drafts = fields.Int("max_draft_tokens", 0, kDraftTokensMax)) {
+      speculation.max_draft_tokens = static_cast<uint32_t>(*drafts);
+    }
+    named = fields.Choice("verification", {"rejection", "coupled"});
+    if (fields.error().has_value()) return reader->Keep(*fields.error());
+    if (const auto unknown = fields.UnknownNames(); !unknown.empty()) {
+      return reader->Invalid(fields.Path(unknown.front()),
+                             "is unknown; accepted: enabled, max_draft_tokens, verification");
+    }
+  }
+  // A sequence that never drafts needs no draft head.
+  speculation.enabled = speculation.enabled && speculation.max_draft_tokens > 0;
+  const bool coupled = named.has_value() ? *named == 1 : params->sampling.has_seed;
+  speculation.mode = greedy    ? protocol::VerificationMode::kGreedy
+                     : coupled ? protocol::VerificationMode::kCoupled
+                               : protocol::VerificationMode::kRejection;
+}
+
 // Fields that have no effect.
 void ReadAccepted(FieldReader* reader) {
   for (std::string_view name : {"user", "service_tier", "safety_identifier", "prompt_cache_key"}) {
@@ -183,20 +211,6 @@ void RefuseLogitBias(FieldReader* reader) {
   if (!bias->members().empty()) reader->Unsupported("logit_bias", kNotYet);
 }
 
-void RefuseSpeculation(FieldReader* reader) {
-  const JsonValue* speculation = reader->Find("speculation");
-  if (speculation == nullptr) return;
-  if (!speculation->IsObject()) return reader->WrongKind("speculation", *speculation, "an object");
-  FieldReader fields(*speculation, "speculation.");
-  const bool enabled = fields.Bool("enabled").value_or(true);
-  fields.Int("max_draft_tokens", 0, 16);
-  fields.Choice("verification", {"rejection", "coupled"});
-  if (fields.error().has_value()) return reader->Keep(*fields.error());
-  if (enabled && !speculation->members().empty()) {
-    reader->Unsupported("speculation", "can only be turned off by this server: enabled false");
-  }
-}
-
 // Fields of other servers' and later versions: their default is accepted, anything else refused.
 void ReadRefused(FieldReader* reader) {
   if (const auto n = reader->Int("n", 1, 8); n.has_value() && *n > 1) {
@@ -222,7 +236,6 @@ void ReadRefused(FieldReader* reader) {
     if (reader->Bool(name).value_or(false)) reader->Unsupported(name, kNotYet);
   }
   RefuseLogitBias(reader);
-  RefuseSpeculation(reader);
 }
 
 }  // namespace
@@ -262,6 +275,7 @@ GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& 
   if (const auto priority = reader->Int("priority", -100, 100)) {
     params.priority = static_cast<int32_t>(*priority);
   }
+  ReadSpeculation(reader, &params);
   ReadAccepted(reader);
   ReadRefused(reader);
   return params;

@@ -28,6 +28,7 @@ struct GenerationParams {
   protocol::SamplingParams sampling;
   protocol::StopConditions stop;  // max_tokens and EOS are set at submission
   StopStrings stop_strings;
+  protocol::SpeculationParams speculation;
   int32_t priority = 0;
   bool stream = false;
   bool include_usage = false;

@@ -16,6 +16,8 @@
 #include "absl/strings/str_split.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "protocol/config/name_suggestion.h"
+#include "protocol/config/speculative_config.h"
 #include "protocol/config/yaml_reader.h"
 
 namespace skein::protocol {
@@ -63,38 +65,6 @@ class Problems {
   bool only_usage_ = true;
 };
 
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t cost = a[i - 1] == b[j - 1] ? 0 : 1;
-      const size_t next = std::min({row[j] + 1, row[j - 1] + 1, diagonal + cost});
-      diagonal = row[j];
-      row[j] = next;
-    }
-  }
-  return row[b.size()];
-}
-
-// The known name nearest to `name`, when it is near enough to be meant.
-std::string Suggestion(std::string_view name, const std::vector<std::string>& known,
-                       std::string_view prefix) {
-  if (name.size() > 128) return "";
-  size_t best = std::max<size_t>(2, name.size() / 3) + 1;
-  std::string_view found;
-  for (const std::string& candidate : known) {
-    const size_t distance = EditDistance(name, candidate);
-    if (distance < best) {
-      best = distance;
-      found = candidate;
-    }
-  }
-  return found.empty() ? "" : Concat("; did you mean ", prefix, found, "?");
-}
-
 std::string_view Leaf(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 
 std::string_view SectionOf(std::string_view path) { return path.substr(0, path.find('.')); }
@@ -108,7 +78,7 @@ std::string SuggestPath(std::string_view path) {
     const std::string section(SectionOf(key.path));
     if (paths.empty() || paths.back() != section) paths.push_back(section);
   }
-  return moved.empty() ? Suggestion(path, paths, "") : moved;
+  return moved.empty() ? NameSuggestion(path, paths, "") : moved;
 }
 
 const ConfigKey* FindPath(std::string_view path) {
@@ -270,6 +240,9 @@ absl::Status ApplyFile(const std::string& path, LoadedConfig& loaded, Problems& 
   return absl::OkStatus();
 }
 
+// vLLM's flag for the section `speculation`.
+constexpr std::string_view kSpeculativeConfig = "speculative-config";
+
 // Short forms that vLLM has.
 struct ShortFlag {
   std::string_view text;  // with its dash
@@ -306,8 +279,8 @@ bool IsProgramFlag(std::string_view name, const LoadOptions& options) {
 
 bool TakesValue(std::string_view name, const LoadOptions& options) {
   const UselessFlag* useless = FindUseless(name);
-  return name == "config" || FindFlag(name) != nullptr || IsProgramFlag(name, options) ||
-         (useless != nullptr && useless->takes_value);
+  return name == "config" || name == kSpeculativeConfig || FindFlag(name) != nullptr ||
+         IsProgramFlag(name, options) || (useless != nullptr && useless->takes_value);
 }
 
 // Splits the arguments into flags and positional ones, without looking at values.
@@ -341,10 +314,33 @@ std::vector<Flag> SplitArguments(std::span<const std::string> arguments, const L
 }
 
 std::string SuggestFlag(std::string_view name, const LoadOptions& options) {
-  std::vector<std::string> names = {"config"};
+  std::vector<std::string> names = {"config", std::string(kSpeculativeConfig)};
   for (const ConfigKey& key : ConfigKeys()) names.emplace_back(key.flag);
   for (const std::string_view flag : options.program_flags) names.emplace_back(flag);
-  return Suggestion(name, names, "--");
+  return NameSuggestion(name, names, "--");
+}
+
+// Sets `key` to what the flag `name` says.
+void SetByFlag(const ConfigKey& key, std::string_view name, std::string_view text,
+               LoadedConfig& loaded, Problems& problems) {
+  if (const auto found = loaded.origins.find(key.path);
+      found != loaded.origins.end() && found->second == ConfigOrigin::kFlag) {
+    return problems.Add(Concat("--", name, ": ", key.path, " is given twice; give it once"));
+  }
+  const std::string problem = Store(key, text, loaded.config);
+  if (!problem.empty()) return problems.Add(Concat("--", name, ": ", problem));
+  loaded.origins[std::string(key.path)] = ConfigOrigin::kFlag;
+}
+
+void ApplySpeculativeConfig(std::string_view json, LoadedConfig& loaded, Problems& problems) {
+  const absl::StatusOr<std::vector<KeyValue>> values = ReadSpeculativeConfig(json);
+  if (!values.ok()) {
+    return problems.Add(Concat("--", kSpeculativeConfig, ": ", StatusText(values.status())));
+  }
+  for (const KeyValue& value : *values) {
+    SetByFlag(*FindPath(value.path), Concat(kSpeculativeConfig, ": ", Leaf(value.path)), value.text,
+              loaded, problems);
+  }
 }
 
 void ApplyFlag(const Flag& flag, const LoadOptions& options, LoadedConfig& loaded,
@@ -365,6 +361,9 @@ void ApplyFlag(const Flag& flag, const LoadOptions& options, LoadedConfig& loade
   }
   if (key == nullptr) {
     if (flag.name == "config") return;
+    if (flag.name == kSpeculativeConfig) {
+      return ApplySpeculativeConfig(*flag.value, loaded, problems);
+    }
     const std::optional<int64_t> value = ParseWhole<int64_t>(*flag.value);
     if (!value.has_value() || *value < 0) {
       problems.Add(
@@ -375,14 +374,7 @@ void ApplyFlag(const Flag& flag, const LoadOptions& options, LoadedConfig& loade
     loaded.program_flags[flag.name] = *value;
     return;
   }
-  if (const auto found = loaded.origins.find(key->path);
-      found != loaded.origins.end() && found->second == ConfigOrigin::kFlag) {
-    problems.Add(Concat("--", flag.name, ": given twice; give it once"));
-    return;
-  }
-  const std::string problem = Store(*key, *flag.value, loaded.config);
-  if (!problem.empty()) return problems.Add(Concat("--", flag.name, ": ", problem));
-  loaded.origins[std::string(key->path)] = ConfigOrigin::kFlag;
+  SetByFlag(*key, flag.name, *flag.value, loaded, problems);
 }
 
 // "path (--flag)", for problems that no single place caused.
@@ -561,7 +553,11 @@ std::string ConfigHash(const Config& config) {
 
 std::string ConfigHelp() {
   Config defaults;
-  std::string out = "  --config FILE\n      YAML file; flags win over it\n";
+  std::string out =
+      "  --config FILE\n      YAML file; flags win over it\n"
+      "  --speculative-config JSON\n      as in vLLM: {\"method\": \"dspark\" or \"none\", "
+      "\"num_speculative_tokens\": N}; sets\n      speculation.method and "
+      "speculation.num_speculative_tokens\n";
   for (const ConfigKey& key : ConfigKeys()) {
     out += Concat("  --", key.flag, " VALUE\n      ", key.help, "\n      ", Expectation(key));
     if (!key.unit.empty() && key.unit != "seconds") out += Concat(" (", key.unit, ")");

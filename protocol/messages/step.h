@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "protocol/base/ids.h"
 #include "protocol/messages/sampling_params.h"
 
@@ -33,6 +34,10 @@ struct RowSampling {
   friend bool operator==(const RowSampling&, const RowSampling&) = default;
 };
 
+// Tokens of one sequence in one step; without memory of their own while they are few, as in
+// decoding.
+using StepTokens = absl::InlinedVector<int32_t, 4>;
+
 // One sequence's share of a step: `tokens` at positions first_position, first_position + 1, ...
 // Sender: coordinator.
 struct SequenceStep {
@@ -41,7 +46,7 @@ struct SequenceStep {
   // The slot held another sequence (or an earlier attempt): forget it. first_position is then 0.
   bool fresh_slot = false;
   uint32_t first_position = 0;
-  std::vector<int32_t> tokens;      // at least one
+  StepTokens tokens;                // at least one
   uint32_t table_size_before = 0;   // entries of the sequence's block table that the worker has
   std::vector<BlockId> new_blocks;  // appended to it before the step runs
   bool sample = false;              // choose the token after the last row

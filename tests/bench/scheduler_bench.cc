@@ -1,7 +1,8 @@
 // What a request costs the coordinator per step: planning and commit of the scheduler alone, and
 // the whole control loop around them, at a number of live requests of which 1 % end and are
-// replaced in each step. Workers answer at once, outside the measured time. Owns everything it
-// measures. Thread: main's. Must never print a case whose checks failed as valid.
+// replaced in each step, without drafts and with five that are rejected or kept by chance. Workers
+// answer at once, outside the measured time. Owns everything it measures. Thread: main's. Must
+// never print a case whose checks failed as valid.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -42,7 +43,9 @@ namespace {
 using protocol::GroupId;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t kMeanTokens = 100;  // generated per request: 1 % end in each step
+constexpr uint32_t kMeanSteps = 100;     // of a request: 1 % end in each step
+constexpr double kKept = 0.7;            // of a draft that is reached
+constexpr double kTokensPerStep = 2.94;  // with five drafts: 1 + 0.7 + 0.7^2 + ... + 0.7^5
 constexpr uint32_t kPrompt = 128;
 constexpr uint32_t kBlockTokens = 64;
 constexpr uint32_t kMaxModelLen = 4096;
@@ -53,6 +56,7 @@ struct Case {
   uint32_t live = 0;
   uint32_t lanes = 1;
   uint32_t groups = 1;
+  uint32_t depth = 0;  // drafts of a sequence in a step
 };
 
 // Time and allocations of one part of the work.
@@ -74,6 +78,7 @@ struct Figures {
   uint64_t steps = 0;
   uint64_t request_steps = 0;  // sequences summed over the steps
   uint64_t ended = 0;
+  uint64_t drafts = 0;  // verified
   bool valid = true;
 };
 
@@ -83,18 +88,20 @@ scheduler::SchedulerLimits LimitsOf(const Case& bench) {
   limits.max_num_batched_tokens = 1 << 20;
   limits.lanes = bench.lanes;
   limits.admission = {UINT32_MAX, UINT64_MAX};
+  limits.speculation = {bench.depth, scheduler::Adaptation::kAdaptive};
   return limits;
 }
 
 protocol::CacheGeometry GeometryOf(const Case& bench) {
   const uint32_t seqs = bench.live / bench.groups + 1;
-  return {kBlockTokens, seqs * 8, seqs, 1 << 20, kMaxModelLen};
+  return {kBlockTokens, seqs * 8, seqs, 1 << 20, kMaxModelLen, bench.depth};
 }
 
 // Requests of random length, one after the other.
 class Requests {
  public:
-  explicit Requests(uint64_t seed) : random_(seed) {}
+  Requests(const Case& bench, uint64_t seed)
+      : tokens_per_step_(bench.depth > 0 ? kTokensPerStep : 1), random_(seed) {}
 
   std::vector<int32_t> Prompt() {
     std::vector<int32_t> prompt(kPrompt);
@@ -103,16 +110,26 @@ class Requests {
   }
   // The first ones are in the middle of their lives.
   int32_t Limit(bool first) {
-    return static_cast<int32_t>(first ? 1 + random_() % kMeanTokens
-                                      : kMeanTokens - 10 + random_() % 21);
+    const uint64_t steps = first ? 1 + random_() % kMeanSteps : kMeanSteps - 10 + random_() % 21;
+    return static_cast<int32_t>(tokens_per_step_ * static_cast<double>(steps));
   }
   uint64_t NextId() { return ++last_id_; }
 
  private:
+  const double tokens_per_step_;
   std::mt19937_64 random_;
   uint64_t last_id_ = 0;
 };
 
+protocol::RowSummary RowAt(uint32_t position) {
+  protocol::RowSummary row;
+  row.position = position;
+  row.plain_token = row.argmax_token = 7;
+  row.plain_logprob = row.argmax_logprob = -0.5F;
+  return row;
+}
+
+// A worker for which all drafts pay: what is chosen among is the most.
 protocol::StepResult AnswerTo(const protocol::StepPlan& plan) {
   protocol::StepResult result;
   result.group = plan.group;
@@ -121,16 +138,38 @@ protocol::StepResult AnswerTo(const protocol::StepPlan& plan) {
   result.step = plan.step;
   result.lane = plan.lane;
   result.sequences.reserve(plan.sequences.size());
+  double rows = 0;
+  double drafted = 0;
   for (const protocol::SequenceStep& step : plan.sequences) {
     protocol::VerificationSummary& summary = result.sequences.emplace_back();
     summary.sequence = step.sequence;
     if (!step.sample) continue;
-    protocol::RowSummary& row = summary.rows.emplace_back();
-    row.position = step.first_position + static_cast<uint32_t>(step.tokens.size());
-    row.plain_token = row.argmax_token = 7;
-    row.plain_logprob = row.argmax_logprob = -0.5F;
+    const uint32_t position = step.first_position + static_cast<uint32_t>(step.tokens.size());
+    summary.rows.reserve(1 + step.draft_depth);
+    for (uint32_t i = 0; i <= step.draft_depth; ++i) {
+      protocol::RowSummary& row = summary.rows.emplace_back(RowAt(position + i));
+      if (i == step.draft_depth) break;
+      row.draft_token = 7;
+      row.draft_logprob = -0.5F;
+      row.confidence = static_cast<float>(kKept);
+      row.target_probability = static_cast<float>(kKept);
+      row.draft_probability = 1;
+      row.recovered_token = 8;
+    }
+    rows += static_cast<double>(step.tokens.size() + step.draft_depth);
+    drafted += step.draft_depth > 0 ? 1 : 0;
   }
+  result.draft_time_us = static_cast<uint64_t>(drafted / 10);
+  result.device_time_us = 50'000 + result.draft_time_us + static_cast<uint64_t>(rows / 10);
   return result;
+}
+
+uint64_t DraftTokens(const scheduler::ClusterScheduler& scheduler) {
+  uint64_t drafts = 0;
+  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
+    drafts += scheduler.group(GroupId(i)).counters().draft_tokens;
+  }
+  return drafts;
 }
 
 // ---- the scheduler alone
@@ -138,7 +177,7 @@ protocol::StepResult AnswerTo(const protocol::StepPlan& plan) {
 class SchedulerRun {
  public:
   SchedulerRun(const Case& bench, uint64_t seed)
-      : bench_(bench), scheduler_(LimitsOf(bench), bench.groups), requests_(seed) {
+      : bench_(bench), scheduler_(LimitsOf(bench), bench.groups), requests_(bench, seed) {
     for (uint32_t group = 0; group < bench.groups; ++group) {
       scheduler_.StartEpoch(GroupId(group), protocol::RankId(0), protocol::Epoch(group + 1),
                             GeometryOf(bench));
@@ -151,8 +190,10 @@ class SchedulerRun {
     for (int i = 0; i < kWarmSteps; ++i) Round(warm_);
     Figures figures;
     allocations = 0;
+    const uint64_t before = DraftTokens(scheduler_);
     for (int i = 0; i < steps; ++i) Round(figures);
-    figures.valid = scheduler::CheckInvariants(scheduler_).ok() &&
+    figures.drafts = DraftTokens(scheduler_) - before;
+    figures.valid = figures.valid && scheduler::CheckInvariants(scheduler_).ok() &&
                     scheduler_.sequences().size() == bench_.live && figures.ended > 0 &&
                     scheduler_.num_queued() <= bench_.live / 20;
     return figures;
@@ -164,6 +205,8 @@ class SchedulerRun {
     sequence.id = protocol::SequenceId(requests_.NextId());
     sequence.prompt = requests_.Prompt();
     sequence.stop.max_tokens = requests_.Limit(first);
+    sequence.sampling.seed = sequence.id.value();
+    sequence.speculation.mode = protocol::VerificationMode::kRejection;
     figures.add.Measure([&] { return scheduler_.AddSequence(std::move(sequence)).ok(); });
   }
 
@@ -251,11 +294,11 @@ class ControlRun {
  public:
   ControlRun(const Case& bench, uint64_t seed)
       : bench_(bench),
-        metrics_(registry_, bench.groups),
+        metrics_(registry_, bench.groups, bench.depth),
         door_({.queued_requests_max = UINT32_MAX, .queued_tokens_max = UINT64_MAX}, waker_),
         loop_(OptionsOf(bench), door_, metrics_, drained_),
         sink_(std::make_shared<EndSink>(ended_)),
-        requests_(seed) {
+        requests_(bench, seed) {
     for (uint32_t i = 0; i < bench.groups; ++i) {
       protocol::RegisterWorker registration;
       registration.geometry = GeometryOf(bench);
@@ -273,8 +316,10 @@ class ControlRun {
     Figures figures;
     allocations = 0;
     ended_ = 0;
+    const uint64_t before = DraftTokens(loop_.scheduler());
     for (int i = 0; i < steps; ++i) Round(figures);
     figures.ended = ended_;
+    figures.drafts = DraftTokens(loop_.scheduler()) - before;
     figures.valid = scheduler::CheckInvariants(loop_.scheduler()).ok() && ended_ > 0 &&
                     loop_.scheduler().sequences().size() <= bench_.live;
     return figures;
@@ -303,6 +348,8 @@ class ControlRun {
     request.id = protocol::RequestId(requests_.NextId());
     request.prompt_ids = requests_.Prompt();
     request.stop.max_tokens = requests_.Limit(first);
+    request.sampling.seed = request.id.value();
+    request.speculation.mode = protocol::VerificationMode::kRejection;
     request.arrival = Clock::now();
     request.sink = sink_;
     if (!door_.TrySubmit(std::move(request)).ok()) std::abort();
@@ -345,58 +392,95 @@ class ControlRun {
 
 // ---- output
 
-// hit_rate 0: there is no prefix cache yet. depth 0: a plan has one row per decoding sequence yet.
+// hit_rate 0: there is no prefix cache yet.
 bool Print(const Case& bench, const Figures& f, uint64_t seed) {
   const double total = f.add.seconds + f.plan.seconds + f.commit.seconds;
   const auto steps = static_cast<double>(f.steps);
   const double ns = total * 1e9 / static_cast<double>(f.request_steps);
+  // With drafts, the policy must have chosen among all of them and taken most.
+  const double drafts = static_cast<double>(f.drafts) / static_cast<double>(f.request_steps);
+  const bool valid = f.valid && drafts >= 0.8 * bench.depth;
   const double churn = static_cast<double>(f.ended) / static_cast<double>(f.request_steps);
   const double allocs = static_cast<double>(allocations) / steps;
   std::printf(
       "{\"bench\":\"scheduler_bench\",\"case\":\"%s\",\"seed\":%llu,\"reps\":%llu,"
-      "\"live\":%u,\"lanes\":%u,\"groups\":%u,\"churn\":%.4f,\"depth\":0,\"hit_rate\":0,"
+      "\"live\":%u,\"lanes\":%u,\"groups\":%u,\"churn\":%.4f,\"depth\":%u,"
+      "\"drafts_per_request_step\":%.2f,\"hit_rate\":0,"
       "\"add_us\":%.1f,\"plan_us\":%.1f,\"commit_us\":%.1f,\"ns_per_request_step\":%.1f,"
       "\"allocs_per_step\":%.1f,\"allocs_per_request_step\":%.2f,\"valid\":%s}\n",
       bench.name.c_str(), static_cast<unsigned long long>(seed),
       static_cast<unsigned long long>(f.steps), bench.live, bench.lanes, bench.groups, churn,
-      f.add.seconds * 1e6 / steps, f.plan.seconds * 1e6 / steps, f.commit.seconds * 1e6 / steps, ns,
-      allocs, static_cast<double>(allocations) / static_cast<double>(f.request_steps),
-      f.valid ? "true" : "false");
+      bench.depth, drafts, f.add.seconds * 1e6 / steps, f.plan.seconds * 1e6 / steps,
+      f.commit.seconds * 1e6 / steps, ns, allocs,
+      static_cast<double>(allocations) / static_cast<double>(f.request_steps),
+      valid ? "true" : "false");
   std::fprintf(stderr,
-               "%-10s live %6u lanes %u groups %u  plan %9.1f us  commit %9.1f us  "
+               "%-10s live %6u lanes %u groups %u depth %u  plan %9.1f us  commit %9.1f us  "
                "%7.1f ns per request and step  %s\n",
-               bench.name.c_str(), bench.live, bench.lanes, bench.groups,
+               bench.name.c_str(), bench.live, bench.lanes, bench.groups, bench.depth,
                f.plan.seconds * 1e6 / steps, f.commit.seconds * 1e6 / steps, ns,
-               f.valid ? "" : "INVALID");
-  return f.valid;
+               valid ? "" : "INVALID");
+  return valid;
 }
 
-int Run(uint64_t seed) {
+// What to run; empty or 0: everything.
+struct Selection {
+  uint64_t seed = std::random_device()();
+  uint32_t live = 0;
+  std::string name;
+
+  bool Has(const Case& bench) const {
+    return (live == 0 || live == bench.live) && (name.empty() || name == bench.name);
+  }
+};
+
+int Run(const Selection& selection) {
   std::fprintf(stderr,
-               "hit_rate is 0 (no prefix cache) and depth is 0 (no drafts in plans): the "
-               "product has neither yet. The control case counts its whole round as commit\n");
+               "hit_rate is 0: there is no prefix cache yet. The control case counts its whole "
+               "round as commit\n");
+  const uint64_t seed = selection.seed;
   bool valid = true;
   for (const uint32_t live : {1'000U, 10'000U}) {
     const int steps = live == 1'000U ? 2'000 : 200;
-    for (const auto& [lanes, groups] : {std::pair{1U, 1U}, {2U, 1U}, {1U, 4U}}) {
-      const Case scheduler{"scheduler", live, lanes, groups};
-      valid = Print(scheduler, SchedulerRun(scheduler, seed).Run(steps), seed) && valid;
-      const Case control{"control", live, lanes, groups};
-      valid = Print(control, ControlRun(control, seed).Run(steps), seed) && valid;
+    for (const uint32_t depth : {0U, 5U}) {
+      for (const auto& [lanes, groups] : {std::pair{1U, 1U}, {2U, 1U}, {1U, 4U}}) {
+        const Case scheduler{"scheduler", live, lanes, groups, depth};
+        if (selection.Has(scheduler)) {
+          valid = Print(scheduler, SchedulerRun(scheduler, seed).Run(steps), seed) && valid;
+        }
+        const Case control{"control", live, lanes, groups, depth};
+        if (selection.Has(control)) {
+          valid = Print(control, ControlRun(control, seed).Run(steps), seed) && valid;
+        }
+      }
     }
   }
   return valid ? 0 : 1;
+}
+
+// False when an argument is not understood.
+bool Parse(int argc, char** argv, Selection& selection) {
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (i + 1 == argc) return false;
+    if (flag == "--seed" && absl::SimpleAtoi(argv[i + 1], &selection.seed)) continue;
+    if (flag == "--live" && absl::SimpleAtoi(argv[i + 1], &selection.live)) continue;
+    if (flag != "--case") return false;
+    selection.name = argv[i + 1];
+  }
+  return true;
 }
 
 }  // namespace
 }  // namespace skein::bench
 
 int main(int argc, char** argv) {
-  uint64_t seed = std::random_device()();
-  if (argc == 3 && std::string(argv[1]) == "--seed" && absl::SimpleAtoi(argv[2], &seed)) argc = 1;
-  if (argc != 1) {
-    std::fprintf(stderr, "usage: scheduler_bench [--seed N]\n");
+  skein::bench::Selection selection;
+  if (!skein::bench::Parse(argc, argv, selection)) {
+    std::fprintf(stderr,
+                 "usage: scheduler_bench [--seed N] [--live 1000|10000] "
+                 "[--case scheduler|control]\n");
     return 64;
   }
-  return skein::bench::Run(seed);
+  return skein::bench::Run(selection);
 }

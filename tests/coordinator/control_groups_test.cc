@@ -112,7 +112,7 @@ class ControlGroupsTest : public ::testing::Test {
 
   CountingWaker waker_;
   protocol::MetricsRegistry registry_{{}};
-  coordinator::CoordinatorMetrics metrics_{registry_, 2};
+  coordinator::CoordinatorMetrics metrics_{registry_, 2, 0};
   coordinator::FrontDoorQueue door_{{.queued_requests_max = 16, .queued_tokens_max = 1000}, waker_};
   std::atomic<bool> drained_ = false;
   coordinator::ControlLoop loop_{Options(), door_, metrics_, drained_};

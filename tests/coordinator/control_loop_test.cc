@@ -41,11 +41,16 @@ class ControlLoopTest : public ::testing::Test {
  protected:
   ControlLoopTest() { loop_.OnStart(context_); }
 
-  static coordinator::ControlOptions Options() {
+  explicit ControlLoopTest(scheduler::SpeculationSettings speculation) : speculation_(speculation) {
+    loop_.OnStart(context_);
+  }
+
+  coordinator::ControlOptions Options() const {
     coordinator::ControlOptions options;
     options.limits.max_num_seqs = 4;
     options.limits.max_num_batched_tokens = 64;
     options.limits.lanes = 1;
+    options.limits.speculation = speculation_;
     options.limits.admission = {16, 1000};
     options.term = protocol::Term(kTerm);
     options.shutdown_timeout = absl::Seconds(10);
@@ -83,12 +88,14 @@ class ControlLoopTest : public ::testing::Test {
   }
 
   std::shared_ptr<RecordedClient> Submit(uint64_t id, std::vector<int32_t> prompt,
-                                         protocol::StopConditions stop) {
+                                         protocol::StopConditions stop,
+                                         protocol::SpeculationParams speculation = {}) {
     auto client = std::make_shared<RecordedClient>();
     coordinator::SubmitRequest request;
     request.id = protocol::RequestId(id);
     request.prompt_ids = std::move(prompt);
     request.stop = std::move(stop);
+    request.speculation = speculation;
     request.sink = client;
     const absl::Status status = door_.TrySubmit(std::move(request));
     EXPECT_TRUE(status.ok()) << status;
@@ -113,9 +120,10 @@ class ControlLoopTest : public ::testing::Test {
   }
   double EpochChanges(std::string_view cause) { return metrics_.epoch_changes.At({cause}).value(); }
 
+  const scheduler::SpeculationSettings speculation_ = {};
   CountingWaker waker_;
   protocol::MetricsRegistry registry_{{}};
-  coordinator::CoordinatorMetrics metrics_{registry_, 1};
+  coordinator::CoordinatorMetrics metrics_{registry_, 1, 5};
   coordinator::FrontDoorQueue door_{{.queued_requests_max = 8, .queued_tokens_max = 100}, waker_};
   std::atomic<bool> drained_ = false;
   coordinator::ControlLoop loop_{Options(), door_, metrics_, drained_};
@@ -187,7 +195,7 @@ TEST_F(ControlLoopTest, ARequestBecomesDeltasInOrder) {
   const auto plan = TakePlan();
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->epoch, epoch_);
-  EXPECT_EQ(plan->sequences[0].tokens, (std::vector<int32_t>{5, 6, 7}));
+  EXPECT_EQ(plan->sequences[0].tokens, (protocol::StepTokens{5, 6, 7}));
   const std::vector<int32_t> alone = DecodeAlone({5, 6, 7}, StopAt(4), 32);
   Receive(Worker(1), epoch_, fake_.Run(*plan));
   EXPECT_TRUE(client->tokens.empty()) << "messages are only recorded";
@@ -462,6 +470,115 @@ TEST_F(ControlLoopTest, ARowWithoutTokenIsAnErrorOfItsRequestAlone) {
   EXPECT_EQ(bad->last.finish, FinishReason::kError);
   EXPECT_EQ(bad->last.error.message(), "no token at position 1: the logits are not finite");
   EXPECT_EQ(good->tokens, DecodeAlone({6}, StopAt(3), 32));
+}
+
+// ---- speculation
+
+constexpr protocol::CacheGeometry kDrafting = {4, 32, 4, 64, 32, 5};
+
+class SpeculativeLoopTest : public ControlLoopTest {
+ protected:
+  SpeculativeLoopTest() : ControlLoopTest({5, scheduler::Adaptation::kFixed}) {
+    Register(1, kDrafting);
+    Form(1, kDrafting);
+  }
+  coordinator::SpeculationMetrics& counts() { return metrics_.engines[0].speculation; }
+  double Disabled(scheduler::Undrafted reason) {
+    return counts().disabled[static_cast<size_t>(reason)].value();
+  }
+};
+
+TEST_F(SpeculativeLoopTest, ADeltaCarriesSeveralTokensAndTheWorkBehindThem) {
+  const auto client = Submit(1, {5}, StopAt(20));
+  size_t largest = 0;
+  for (int i = 0; i < 50 && !client->over(); ++i) {
+    const size_t before = client->tokens.size();
+    Idle();
+    largest = std::max(largest, client->tokens.size() - before);
+    if (const auto plan = TakePlan()) Receive(Worker(1), plan->epoch, fake_.Run(*plan));
+  }
+  EXPECT_EQ(client->tokens, DecodeAlone({5}, StopAt(20), 32));
+  EXPECT_GT(largest, 1u);
+  EXPECT_EQ(client->last.finish, FinishReason::kLength);
+  EXPECT_LT(client->last.num_steps, 15u);
+  EXPECT_EQ(client->last.num_steps + client->last.num_accepted_draft_tokens, 20u)
+      << "a step gives one token and the drafts that were kept";
+  EXPECT_GT(client->last.num_draft_tokens, client->last.num_accepted_draft_tokens);
+  EXPECT_EQ(metrics_.engines[0].generation_tokens.value(), 20);
+  EXPECT_EQ(metrics_.engines[0].inter_token_latency.count(), 19u) << "one for each token";
+}
+
+TEST_F(SpeculativeLoopTest, CountsDraftsByPosition) {
+  const auto client = Submit(1, {5}, StopAt(25));
+  RunAll();
+  EXPECT_GT(counts().drafts.value(), 2);
+  EXPECT_EQ(counts().draft_tokens.value(), static_cast<double>(client->last.num_draft_tokens));
+  EXPECT_EQ(counts().accepted_tokens.value(),
+            static_cast<double>(client->last.num_accepted_draft_tokens));
+  ASSERT_EQ(counts().accepted_at.size(), 5u);
+  double sum = 0;
+  for (const protocol::Counter& position : counts().accepted_at) sum += position.value();
+  EXPECT_EQ(sum, counts().accepted_tokens.value());
+  EXPECT_GE(counts().accepted_at[0].value(), counts().accepted_at[1].value());
+  const std::string text = registry_.Text();
+  EXPECT_THAT(text, HasSubstr("skein_spec_drafts_total{engine=\"0\",method=\"dspark\"} "));
+  EXPECT_THAT(text, HasSubstr("skein_spec_draft_tokens_total{engine=\"0\",method=\"mtp\"} 0\n"));
+  EXPECT_THAT(text,
+              HasSubstr("skein_spec_accepted_tokens_total{engine=\"0\",method=\"provided\"} 0\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("skein_spec_accepted_tokens_per_position_total{engine=\"0\",position=\"4\"} "));
+  EXPECT_THAT(text,
+              HasSubstr("skein_spec_disabled_requests_total{engine=\"0\",reason=\"grammar\"} 0\n"));
+}
+
+TEST_F(SpeculativeLoopTest, CountsOnceWhyARequestHadNoDrafts) {
+  const auto without = Submit(1, {5}, StopAt(6), {.enabled = false});
+  RunAll();
+  EXPECT_EQ(without->last.num_draft_tokens, 0u);
+  EXPECT_EQ(without->last.num_steps, 6u);
+  EXPECT_EQ(Disabled(scheduler::Undrafted::kByRequest), 1);
+  const auto zero = Submit(2, {6}, StopAt(6), {.max_draft_tokens = 0});
+  const auto with = Submit(3, {7}, StopAt(6));
+  RunAll();
+  EXPECT_EQ(zero->last.num_draft_tokens, 0u);
+  EXPECT_GT(with->last.num_draft_tokens, 0u);
+  EXPECT_EQ(Disabled(scheduler::Undrafted::kByRequest), 2);
+  EXPECT_EQ(Disabled(scheduler::Undrafted::kNearTheEnd), 0);
+  EXPECT_EQ(Disabled(scheduler::Undrafted::kByLoad), 0);
+}
+
+TEST_F(SpeculativeLoopTest, NearTheModelsLengthNothingIsDrafted) {
+  // The last token before max_model_len is decoded alone, unless a draft reached it.
+  for (uint64_t id = 1; id <= 12; ++id) {
+    const std::vector<int32_t> prompt(id, static_cast<int32_t>(id));
+    const auto client = Submit(id, prompt, StopAt(40));
+    RunAll();
+    EXPECT_EQ(client->tokens, DecodeAlone(prompt, StopAt(40), 32));
+  }
+  EXPECT_GT(Disabled(scheduler::Undrafted::kNearTheEnd), 0);
+  EXPECT_LT(Disabled(scheduler::Undrafted::kNearTheEnd), 12);
+}
+
+TEST_F(SpeculativeLoopTest, ARequestThatEndsWithAnErrorReportsItsDrafts) {
+  const auto client = Submit(1, {5}, StopAt(30));
+  Idle();
+  for (int i = 0; i < 3; ++i) {
+    const auto plan = TakePlan();
+    ASSERT_TRUE(plan.has_value());
+    Receive(Worker(1), plan->epoch, fake_.Run(*plan));
+    Idle();
+  }
+  door_.StartDraining();
+  door_.Cancel({protocol::RequestId(1)});
+  const auto plan = TakePlan();
+  ASSERT_TRUE(plan.has_value());
+  Receive(Worker(1), plan->epoch, fake_.Run(*plan));
+  Idle();
+  RunAll();
+  EXPECT_EQ(client->last.finish, FinishReason::kCancelled);
+  EXPECT_GT(client->last.num_draft_tokens, 0u);
+  EXPECT_GE(client->last.num_draft_tokens, client->last.num_accepted_draft_tokens);
 }
 
 }  // namespace

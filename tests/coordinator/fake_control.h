@@ -1,4 +1,5 @@
-// A small control loop for tests of the API: its own thread, one token per sequence and step.
+// A small control loop for tests of the API: its own thread, one token per sequence and step, or
+// a burst of them.
 // Owns: the sequences and the thread.
 // Thread: FrontDoor calls from the listener's thread, the rest from the test's.
 // Must never: wait for time to pass without a condition.
@@ -36,7 +37,7 @@ class FakeControl final : public coordinator::FrontDoor {
   absl::Status TrySubmit(coordinator::SubmitRequest request) override {
     const std::lock_guard lock(mutex_);
     if (!refusal_.ok()) return refusal_;
-    Sequence sequence{std::move(request), {}, 0};
+    Sequence sequence{std::move(request), {}, 0, 0};
     sequence.ids = script_(sequence.request);
     submitted_.push_back(sequence.request);
     submitted_.back().sink.reset();
@@ -80,6 +81,7 @@ class FakeControl final : public coordinator::FrontDoor {
     coordinator::SubmitRequest request;
     std::vector<int32_t> ids;
     size_t done = 0;
+    uint64_t steps = 0;
   };
 
   void SetMode(bool hold, absl::Status error) {
@@ -147,7 +149,10 @@ class FakeControl final : public coordinator::FrontDoor {
         delta.finish = coordinator::FinishReason::kLength;
       }
     }
-    delta.num_steps = sequence->done;
+    // As if every token of a burst but the last had been a draft.
+    delta.num_steps = ++sequence->steps;
+    delta.num_draft_tokens = sequence->steps * (burst_ - 1);
+    delta.num_accepted_draft_tokens = sequence->done - sequence->steps;
     return delta;
   }
 

@@ -36,5 +36,36 @@ TEST(GenerationParamsTest, ReadsStopsAndLogprobs) {
   EXPECT_EQ(Chat(R"(,"max_tokens":5,"max_completion_tokens":5)").params.max_tokens, 5);
 }
 
+protocol::VerificationMode ModeOf(std::string_view fields) {
+  return Chat(fields).params.speculation.mode;
+}
+
+TEST(GenerationParamsTest, TheVerificationModeFollowsFromSeedNameAndTemperature) {
+  using enum protocol::VerificationMode;
+  EXPECT_EQ(ModeOf(""), kRejection) << "the default";
+  EXPECT_EQ(ModeOf(R"(,"seed":0)"), kCoupled) << "same tokens again is promised";
+  EXPECT_EQ(ModeOf(R"(,"speculation":{"verification":"coupled"})"), kCoupled);
+  EXPECT_EQ(ModeOf(R"(,"speculation":{"verification":"rejection"})"), kRejection);
+  EXPECT_EQ(ModeOf(R"(,"seed":7,"speculation":{"verification":"rejection"})"), kRejection);
+  EXPECT_EQ(ModeOf(R"(,"seed":7,"speculation":{"max_draft_tokens":2})"), kCoupled);
+  for (const char* fields : {R"(,"temperature":0)", R"(,"temperature":0.000001,"seed":7)",
+                             R"(,"temperature":0,"speculation":{"verification":"rejection"})",
+                             R"(,"temperature":0,"speculation":{"verification":"coupled"})"}) {
+    EXPECT_EQ(ModeOf(fields), kGreedy) << fields;
+  }
+}
+
+TEST(GenerationParamsTest, DraftsAreBoundedOrTurnedOff) {
+  const auto of = [](std::string_view fields) { return Chat(fields).params.speculation; };
+  EXPECT_TRUE(of("").enabled);
+  EXPECT_EQ(of("").max_draft_tokens, ~0u) << "the server's bound is the only one";
+  EXPECT_EQ(of(R"(,"speculation":{})"), of(""));
+  EXPECT_EQ(of(R"(,"speculation":{"max_draft_tokens":2})").max_draft_tokens, 2u);
+  EXPECT_EQ(of(R"(,"speculation":{"enabled":true,"max_draft_tokens":63})").max_draft_tokens, 63u);
+  EXPECT_FALSE(of(R"(,"speculation":{"enabled":false})").enabled);
+  EXPECT_FALSE(of(R"(,"speculation":{"enabled":false,"max_draft_tokens":5})").enabled);
+  EXPECT_FALSE(of(R"(,"speculation":{"enabled":true,"max_draft_tokens":0})").enabled);
+}
+
 }  // namespace
 }  // namespace skein::coordinator

@@ -1,4 +1,5 @@
-// Tests of generations whose client does not keep up; the rest is in api_server_test.
+// Tests of generations whose client does not keep up and of deltas with several tokens; the rest is
+// in api_server_test.
 // Thread: the test's, beside the listener's and the control loop's.
 // Must never: wait for time to pass without a condition.
 #include "coordinator/api/generation.h"
@@ -6,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "protocol/json/json_writer.h"
 #include "tests/coordinator/api_fixture.h"
 #include "tests/protocol/raw_connection.h"
 
@@ -69,6 +71,147 @@ TEST_F(GenerationTest, ClientsThatDoNotReadAreCancelledWithAnErrorEvent) {
   EXPECT_TRUE(client.closed_by_peer());
   EXPECT_THAT(response, HasSubstr("\"code\":\"request_timeout\",\"retryable\":true"));
   EXPECT_THAT(response, Not(HasSubstr("[DONE]")));
+}
+
+// ---- several tokens in a delta
+
+constexpr size_t kBursts[] = {1, 2, 3, 5, 6, 64};
+
+class BurstTest : public ApiFixture {
+ protected:
+  BurstTest() : ApiFixture("Hà Nội 🏛️ is the capital of Việt Nam; 河内 is its name.") {}
+
+  static std::string Chat(std::string_view fields) {
+    return R"({"messages":[{"role":"user","content":"go on"}],"thinking":{"type":"disabled"})" +
+           std::string(fields) + "}";
+  }
+  static std::string Text(std::string_view fields) {
+    return R"({"prompt":"go on")" + std::string(fields) + "}";
+  }
+  // The first choice of an answer and the tokens it counts, as JSON.
+  std::string Whole(const std::string& target, const std::string& body, size_t burst) {
+    control_.SetBurst(burst);
+    const protocol::HttpResult result = Post(target, body);
+    EXPECT_EQ(result.status, 200) << result.body;
+    return protocol::WriteJson(At(result.body, {"choices", "0"})) +
+           std::to_string(IntAt(result.body, {"usage", "completion_tokens"}));
+  }
+  // The same of a stream: text, logprob entries, end.
+  std::string Streamed(const std::string& target, const std::string& body, size_t burst) {
+    control_.SetBurst(burst);
+    std::string text, entries, end;
+    for (const std::string& event : Stream(target, body)) {
+      if (event == "[DONE]") continue;
+      const protocol::JsonValue choices = At(event, {"choices"});
+      if (choices.elements().empty()) {
+        end += " tokens " + std::to_string(IntAt(event, {"usage", "completion_tokens"}));
+        continue;
+      }
+      const protocol::JsonValue& choice = choices.elements()[0];
+      const protocol::JsonValue* delta = choice.Find("delta");
+      const protocol::JsonValue* content =
+          delta == nullptr ? choice.Find("text") : delta->Find("content");
+      if (content != nullptr) text += content->string();
+      if (choice.Find("logprobs") != nullptr && choice.Find("logprobs")->Find("content")) {
+        for (const auto& entry : choice.Find("logprobs")->Find("content")->elements()) {
+          entries += protocol::WriteJson(entry) + "\n";
+        }
+      }
+      end += protocol::WriteJson(*choice.Find("finish_reason"));
+      if (choice.Find("stop_reason")) end += protocol::WriteJson(*choice.Find("stop_reason"));
+    }
+    // Chunks without an end say null, once for each.
+    for (size_t at = end.find("null"); at != std::string::npos; at = end.find("null")) {
+      end.erase(at, 4);
+    }
+    return text + "\n" + entries + end;
+  }
+};
+
+// Stops inside an accepted draft, limits inside one, characters over several tokens.
+const char* const kEnds[] = {
+    "",
+    R"(,"stop":"capital")",
+    R"(,"stop":["is its"," of V"])",
+    R"(,"stop":"capital","include_stop_str_in_output":true)",
+    R"(,"stop":"capital","min_tokens":40)",
+    R"(,"max_tokens":7)",
+    R"(,"max_tokens":8,"stop":"i")",
+    R"(,"ignore_eos":true)",
+};
+
+TEST_F(BurstTest, AnswersDoNotDependOnTheSizeOfDeltas) {
+  for (const char* ends : kEnds) {
+    const std::string chat = Chat(std::string(R"(,"logprobs":true,"top_logprobs":2)") + ends);
+    const std::string text = Text(std::string(R"(,"logprobs":2)") + ends);
+    const std::string one_chat = Whole("/v1/chat/completions", chat, 1);
+    const std::string one_text = Whole("/v1/completions", text, 1);
+    EXPECT_THAT(one_chat, HasSubstr("\"logprob\":"));
+    for (const size_t burst : kBursts) {
+      EXPECT_EQ(Whole("/v1/chat/completions", chat, burst), one_chat) << burst << ends;
+      EXPECT_EQ(Whole("/v1/completions", text, burst), one_text) << burst << ends;
+    }
+  }
+}
+
+TEST_F(BurstTest, StreamsDoNotDependOnTheSizeOfDeltas) {
+  for (const char* ends : kEnds) {
+    for (const char* per_token : {"false", "true"}) {
+      const std::string fields =
+          std::string(R"(,"stream":true,"stream_options":{"include_usage":true,"per_token":)") +
+          per_token + "}" + ends;
+      const std::string chat = Chat(R"(,"logprobs":true)" + fields);
+      const std::string one_chat = Streamed("/v1/chat/completions", chat, 1);
+      const std::string one_text = Streamed("/v1/completions", Text(fields), 1);
+      for (const size_t burst : kBursts) {
+        EXPECT_EQ(Streamed("/v1/chat/completions", chat, burst), one_chat) << burst << ends;
+        EXPECT_EQ(Streamed("/v1/completions", Text(fields), burst), one_text) << burst << ends;
+      }
+    }
+  }
+}
+
+TEST_F(BurstTest, NothingAfterAStopStringIsSentOrCounted) {
+  answer_ = "Hanoi is the capital of Vietnam.";
+  const auto ids = AnswerIds();
+  std::string text;
+  size_t needed = 0;
+  while (text.find("capital") == std::string::npos)
+    text += TinyTokenizer().TokenBytes(ids[needed++]);
+  ASSERT_LT(needed + 2, ids.size()) << "more tokens follow in the same delta";
+  control_.SetBurst(64);
+  const protocol::HttpResult result =
+      Post("/v1/chat/completions", Chat(R"(,"stop":"capital","logprobs":true,"top_logprobs":0)"));
+  EXPECT_EQ(TextAt(result.body, {"choices", "0", "message", "content"}), "Hanoi is the ");
+  EXPECT_EQ(TextAt(result.body, {"choices", "0", "finish_reason"}), "stop");
+  EXPECT_EQ(At(result.body, {"choices", "0", "logprobs", "content"}).elements().size(), needed);
+  EXPECT_EQ(IntAt(result.body, {"usage", "completion_tokens"}), static_cast<int64_t>(needed));
+}
+
+TEST_F(BurstTest, UsageReportsStepsAndDrafts) {
+  answer_ = "Hanoi is the capital of Vietnam.";
+  const auto tokens = static_cast<int64_t>(AnswerIds().size());
+  control_.SetBurst(3);
+  const protocol::HttpResult result = Post("/v1/chat/completions", Chat(""));
+  const int64_t steps = (tokens + 2) / 3;
+  EXPECT_EQ(IntAt(result.body, {"usage", "completion_tokens"}), tokens);
+  EXPECT_EQ(IntAt(result.body, {"usage", "skein", "steps"}), steps);
+  EXPECT_EQ(IntAt(result.body, {"usage", "skein", "draft_tokens"}), 2 * steps);
+  EXPECT_EQ(IntAt(result.body, {"usage", "skein", "accepted_draft_tokens"}), tokens - steps);
+  EXPECT_EQ(
+      IntAt(result.body, {"usage", "completion_tokens_details", "accepted_prediction_tokens"}), 0);
+}
+
+TEST_F(BurstTest, TheFrontDoorGetsWhatTheRequestSaysOfDrafts) {
+  Post("/v1/chat/completions", Chat(R"(,"speculation":{"max_draft_tokens":2},"seed":1)"));
+  protocol::SpeculationParams speculation = control_.TakeSubmitted().speculation;
+  EXPECT_TRUE(speculation.enabled);
+  EXPECT_EQ(speculation.max_draft_tokens, 2u);
+  EXPECT_EQ(speculation.mode, protocol::VerificationMode::kCoupled);
+  Post("/v1/completions", Text(R"(,"speculation":{"enabled":false})"));
+  speculation = control_.TakeSubmitted().speculation;
+  EXPECT_FALSE(speculation.enabled);
+  EXPECT_EQ(speculation.mode, protocol::VerificationMode::kRejection);
 }
 
 }  // namespace

@@ -108,6 +108,25 @@ std::vector<Case> TypeCases() {
   };
 }
 
+std::vector<Case> SpeculationCases() {
+  return {
+      Invalid(kChat, Chat(R"("speculation":true)"), "speculation",
+              "is a boolean; expected an object"),
+      Invalid(kChat, Chat(R"("speculation":{"enabled":"no"})"), "speculation.enabled",
+              "is \"no\"; expected true or false"),
+      Invalid(kChat, Chat(R"("speculation":{"max_draft_tokens":64})"),
+              "speculation.max_draft_tokens", "is 64; accepted: 0 to 63"),
+      Invalid(kChat, Chat(R"("speculation":{"max_draft_tokens":-1})"),
+              "speculation.max_draft_tokens", "is -1"),
+      Invalid(kText, Text(R"("speculation":{"max_draft_tokens":2.5})"),
+              "speculation.max_draft_tokens", "is 2.5; expected an integer"),
+      Invalid(kText, Text(R"("speculation":{"verification":"exact"})"), "speculation.verification",
+              "is \"exact\""),
+      Invalid(kChat, Chat(R"("speculation":{"max_drafts":2})"), "speculation.max_drafts",
+              "is unknown; accepted: enabled, max_draft_tokens, verification"),
+  };
+}
+
 std::vector<Case> MessageCases() {
   return {
       Invalid(kChat, "{}", "messages", "is missing; expected an array"),
@@ -158,7 +177,6 @@ std::vector<Case> UnsupportedCases() {
       Unsupported(kChat, Chat(R"("prompt_logprobs":1)"), "prompt_logprobs"),
       Unsupported(kChat, Chat(R"("thinking":{"type":"disabled"},"frequency_penalty":0.5)"),
                   "frequency_penalty"),
-      Unsupported(kChat, Chat(R"("speculation":{"enabled":true})"), "speculation"),
       Unsupported(kChat, Chat(R"("chat_template":"{{x}}")"), "chat_template"),
       Unsupported(kChat, Chat(R"("chat_template_kwargs":{"custom":1})"),
                   "chat_template_kwargs.custom", "thinking, enable_thinking"),
@@ -192,8 +210,8 @@ std::vector<Case> OtherCases() {
 
 std::vector<MalformedCase> MalformedCases() {
   std::vector<MalformedCase> all;
-  for (const auto& some :
-       {NumberCases(), TypeCases(), MessageCases(), UnsupportedCases(), OtherCases()}) {
+  for (const auto& some : {NumberCases(), TypeCases(), SpeculationCases(), MessageCases(),
+                           UnsupportedCases(), OtherCases()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;

@@ -1,8 +1,8 @@
 // The exactness grid: the scheduler and loaded models together, over batch, chunks, threads,
-// workers, lanes and instruction sets. Every sequence gets in every cell the tokens and the bits of
-// every logprob that it gets alone. Without --full a set of cells in which every pair of values
-// occurs; with --full all of them.
-// Owns the models. Thread: the test's.
+// workers, lanes, draft depth and instruction sets. Every sequence gets in every cell the tokens
+// and the bits of every logprob that it gets alone and without drafts. Without --full a set of
+// cells in which every pair of values occurs; with --full all of them. Owns the models. Thread: the
+// test's.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -33,6 +34,7 @@ constexpr uint32_t kBlockTokens = 32;
 constexpr uint32_t kAll = 2048;
 constexpr uint32_t kMaxModelLen = 256;
 constexpr uint32_t kBatchMax = 17;
+constexpr uint32_t kDraftsMax = 5;  // of the demo model's head
 constexpr int32_t kTokensWanted = 8;
 
 // ---- the grid
@@ -53,13 +55,17 @@ struct Axis {
   std::vector<uint32_t> values;
 };
 
-enum AxisIndex : size_t { kBatch, kChunk, kThreads, kWorkers, kLanes, kIsa, kNumAxes };
+enum AxisIndex : size_t { kBatch, kChunk, kThreads, kWorkers, kLanes, kDepth, kIsa, kNumAxes };
 using Cell = std::array<uint32_t, kNumAxes>;
 
 std::vector<Axis> MakeAxes() {
-  std::vector<Axis> axes = {
-      {"batch", {1, 4, kBatchMax}}, {"chunk", {1, 7, 64, kAll}}, {"threads", {1, 2}},
-      {"workers", {1, 2}},          {"lanes", {1, 2}},           {"isa", {}}};
+  std::vector<Axis> axes = {{"batch", {1, 4, kBatchMax}},
+                            {"chunk", {1, 7, 64, kAll}},
+                            {"threads", {1, 2}},
+                            {"workers", {1, 2}},
+                            {"lanes", {1, 2}},
+                            {"depth", {0, 1, kDraftsMax}},
+                            {"isa", {}}};
   for (uint32_t i = 0; i < std::size(kIsas); ++i) {
     if (kIsas[i].available()) {
       axes[kIsa].values.push_back(i);
@@ -126,8 +132,8 @@ std::vector<Cell> PairwiseCells(const std::vector<Cell>& all) {
 std::string NameOf(const Cell& cell) {
   return "batch " + std::to_string(cell[kBatch]) + ", chunk " + std::to_string(cell[kChunk]) +
          ", threads " + std::to_string(cell[kThreads]) + ", workers " +
-         std::to_string(cell[kWorkers]) + ", lanes " + std::to_string(cell[kLanes]) + ", " +
-         kIsas[cell[kIsa]].name;
+         std::to_string(cell[kWorkers]) + ", lanes " + std::to_string(cell[kLanes]) + ", depth " +
+         std::to_string(cell[kDepth]) + ", " + kIsas[cell[kIsa]].name;
 }
 
 // ---- sequences
@@ -184,10 +190,11 @@ class GridModel {
   explicit GridModel(const ModelKey& key) : threads_(static_cast<int>(key.threads)) {
     EXPECT_TRUE(kernels::RegisterCpuKernels(registry_, kIsas[key.isa].isa).ok());
     worker::LoadOptions options = TinyOptions({.max_rows = static_cast<int>(kAll),
-                                               .max_samples = kBatchMax,
+                                               .max_samples = kBatchMax * (1 + kDraftsMax),
                                                .max_model_len = kMaxModelLen,
                                                .num_blocks = 8 * kBatchMax,
-                                               .num_slots = kBatchMax});
+                                               .num_slots = kBatchMax,
+                                               .max_draft_requests = kBatchMax});
     options.stream.handle = &threads_;
     auto loaded =
         worker::LoadedModel::Load(registry_, kernels::KernelManifest::Uniform("cpu"), options);
@@ -211,7 +218,13 @@ worker::LoadedModel& ModelOf(const ModelKey& key) {
 
 // ---- one cell
 
-using Rows = std::map<uint64_t, std::vector<protocol::RowSummary>>;  // by sequence
+using Token = scheduler::CommittedToken;
+using Tokens = std::map<uint64_t, std::vector<Token>>;  // by sequence
+
+// Floats compare by value; none is NaN or a zero of either sign among logprobs below 0.
+bool Same(const Token& a, const Token& b) {
+  return a.token == b.token && a.logprob == b.logprob && a.top == b.top;
+}
 
 class CellRun {
  public:
@@ -220,14 +233,15 @@ class CellRun {
         scheduler_({.max_num_seqs = kBatchMax,
                     .max_num_batched_tokens = cell[kChunk],
                     .lanes = cell[kLanes],
-                    .admission = {kBatchMax, 1 << 20}},
+                    .admission = {kBatchMax, 1 << 20},
+                    .speculation = {cell[kDepth], scheduler::Adaptation::kFixed}},
                    cell[kWorkers]),
         results_(size_t{cell[kWorkers]} * cell[kLanes]) {
     for (uint32_t worker = 0; worker < cell[kWorkers]; ++worker) {
       Model(worker).input().Reset();
-      scheduler_.StartEpoch(protocol::GroupId(worker), protocol::RankId(0),
-                            protocol::Epoch(worker + 1),
-                            {kBlockTokens, 8 * kBatchMax, kBatchMax, kAll, kMaxModelLen});
+      scheduler_.StartEpoch(
+          protocol::GroupId(worker), protocol::RankId(0), protocol::Epoch(worker + 1),
+          {kBlockTokens, 8 * kBatchMax, kBatchMax, kAll, kMaxModelLen, kDraftsMax});
     }
   }
 
@@ -236,12 +250,15 @@ class CellRun {
     sequence.id = protocol::SequenceId(id);
     sequence.prompt = Requests()[id].prompt;
     sequence.sampling = Requests()[id].sampling;
+    sequence.speculation.mode = sequence.sampling.temperature == 0
+                                    ? protocol::VerificationMode::kGreedy
+                                    : protocol::VerificationMode::kCoupled;
     sequence.stop.max_tokens = kTokensWanted;
     ASSERT_TRUE(scheduler_.AddSequence(std::move(sequence)).ok());
   }
 
   // Until every sequence ended. Lanes overlap: each is committed when the other was planned.
-  Rows Run() {
+  Tokens Run() {
     for (int i = 0; i < 100'000 && !scheduler_.empty(); ++i) {
       for (uint32_t worker = 0; worker < cell_[kWorkers]; ++worker) {
         for (uint32_t lane = 0; lane < cell_[kLanes]; ++lane) {
@@ -250,10 +267,20 @@ class CellRun {
       }
     }
     EXPECT_TRUE(scheduler_.empty()) << "the cell does not end";
-    return std::move(rows_);
+    return std::move(tokens_);
   }
   // Workers that ran a step.
   size_t workers_used() const { return used_.size(); }
+  // Drafts that were kept.
+  uint64_t accepted() const {
+    uint64_t sum = 0;
+    for (uint32_t worker = 0; worker < cell_[kWorkers]; ++worker) {
+      for (const uint64_t count : scheduler_.group(protocol::GroupId(worker)).counters().accepted) {
+        sum += count;
+      }
+    }
+    return sum;
+  }
 
  private:
   worker::LoadedModel& Model(uint32_t worker) {
@@ -264,12 +291,14 @@ class CellRun {
     const protocol::GroupId group(worker);
     std::optional<protocol::StepResult>& result = results_[worker * cell_[kLanes] + lane];
     if (result) {
-      for (const protocol::VerificationSummary& summary : result->sequences) {
-        std::vector<protocol::RowSummary>& rows = rows_[summary.sequence.value()];
-        rows.insert(rows.end(), summary.rows.begin(), summary.rows.end());
-      }
       const absl::Status status = scheduler_.CommitStep(group, *result, commit_);
       EXPECT_TRUE(status.ok()) << status;
+      for (const scheduler::SequenceDelta& delta : commit_.deltas) {
+        EXPECT_TRUE(delta.error.ok()) << delta.error;
+        const std::span<Token> tokens = commit_.TokensOf(delta);
+        std::vector<Token>& all = tokens_[delta.sequence.value()];
+        all.insert(all.end(), tokens.begin(), tokens.end());
+      }
       result.reset();
     }
     const auto plan = scheduler_.PlanStep(group, lane);
@@ -285,24 +314,25 @@ class CellRun {
   std::vector<std::optional<protocol::StepResult>> results_;  // by worker and lane
   scheduler::StepCommit commit_;
   std::set<uint32_t> used_;
-  Rows rows_;
+  Tokens tokens_;
 };
 
-// Each sequence alone, its prompt in one step, one thread, one worker, the widest instructions.
-Rows RunAlone() {
+// Each sequence alone, its prompt in one step, one thread, one worker, no drafts, the widest
+// instructions.
+Tokens RunAlone() {
   const uint32_t isa = Axes()[kIsa].values.back();
-  Rows rows;
+  Tokens tokens;
   for (uint64_t id = 0; id < kBatchMax; ++id) {
-    CellRun run({1, kAll, 1, 1, 1, isa});
+    CellRun run({1, kAll, 1, 1, 1, 0, isa});
     run.Add(id);
-    rows.merge(run.Run());
+    tokens.merge(run.Run());
   }
-  return rows;
+  return tokens;
 }
 
-const Rows& Alone() {
-  static const auto* rows = new Rows(RunAlone());
-  return *rows;
+const Tokens& Alone() {
+  static const auto* tokens = new Tokens(RunAlone());
+  return *tokens;
 }
 
 // ---- tests
@@ -330,25 +360,27 @@ TEST(ExactnessGrid, TheShortGridHasEveryPairOfValues) {
 TEST(ExactnessGrid, NoCellChangesABit) {
   const std::vector<Cell> all = AllCells(Axes());
   const std::vector<Cell> cells = full ? all : PairwiseCells(all);
-  const Rows& alone = Alone();
+  const Tokens& alone = Alone();
   ASSERT_EQ(alone.size(), kBatchMax);
   size_t compared = 0;
+  uint64_t accepted = 0;
   for (const Cell& cell : cells) {
     SCOPED_TRACE(NameOf(cell));
     CellRun run(cell);
     for (uint64_t id = 0; id < cell[kBatch]; ++id) run.Add(id);
-    const Rows rows = run.Run();
-    ASSERT_EQ(rows.size(), cell[kBatch]);
+    const Tokens tokens = run.Run();
+    ASSERT_EQ(tokens.size(), cell[kBatch]);
+    accepted += run.accepted();
+    const bool drafts = cell[kDepth] > 0 && cell[kChunk] > 1;
+    EXPECT_TRUE(drafts || run.accepted() == 0) << run.accepted() << " drafts without rows";
     EXPECT_EQ(run.workers_used(), std::min(cell[kWorkers], cell[kBatch]));
-    for (const auto& [id, got] : rows) {
-      const std::vector<protocol::RowSummary>& want = alone.at(id);
+    for (const auto& [id, got] : tokens) {
+      const std::vector<Token>& want = alone.at(id);
       ASSERT_EQ(got.size(), size_t{kTokensWanted});
       for (size_t i = 0; i < got.size(); ++i) {
-        // Floats compare by value; none is NaN or a zero of either sign among logprobs below 0.
-        ASSERT_EQ(got[i], want[i])
-            << "sequence " << id << ", token " << i << ": " << got[i].plain_token << " at "
-            << got[i].plain_logprob << ", alone " << want[i].plain_token << " at "
-            << want[i].plain_logprob;
+        ASSERT_TRUE(Same(got[i], want[i]))
+            << "sequence " << id << ", token " << i << ": " << got[i].token << " at "
+            << got[i].logprob << ", alone " << want[i].token << " at " << want[i].logprob;
         ++compared;
       }
     }
@@ -357,24 +389,24 @@ TEST(ExactnessGrid, NoCellChangesABit) {
       std::fflush(stdout);
     }
   }
-  std::printf("cells %zu of %zu, rows compared %zu\n", cells.size(), all.size(), compared);
+  EXPECT_GT(accepted, cells.size()) << "drafts are kept all over the grid";
+  std::printf("cells %zu of %zu, tokens compared %zu, drafts kept %llu\n", cells.size(), all.size(),
+              compared, static_cast<unsigned long long>(accepted));
 }
 
 // The comparison is worth something: answers differ between sequences, and drawing does something.
 TEST(ExactnessGrid, TheAnswersAreNotDegenerate) {
-  const Rows& alone = Alone();
   std::set<std::vector<int32_t>> answers;
   size_t drawn = 0;
-  for (const auto& [id, rows] : alone) {
-    std::vector<int32_t> tokens;
-    for (const protocol::RowSummary& row : rows) {
-      tokens.push_back(row.plain_token);
-      EXPECT_EQ(row.flags, 0U);
-      EXPECT_EQ(row.top.size(), 3U);
-      EXPECT_LT(row.plain_logprob, 0);
-      drawn += row.plain_token != row.argmax_token ? 1 : 0;
+  for (const auto& [id, tokens] : Alone()) {
+    std::vector<int32_t> ids;
+    for (const Token& token : tokens) {
+      ids.push_back(token.token);
+      ASSERT_EQ(token.top.size(), 3U);
+      EXPECT_LT(token.logprob, 0);
+      drawn += token.token != token.top[0].token ? 1 : 0;
     }
-    answers.insert(tokens);
+    answers.insert(ids);
   }
   EXPECT_GE(answers.size(), 12U);
   EXPECT_GT(drawn, 0U);

@@ -19,7 +19,7 @@ protocol::HttpCall CallOf(uint16_t port, const ChatCall& chat, Streaming streami
   protocol::HttpCall call;
   call.port = port;
   call.method = "POST";
-  call.target = "/v1/chat/completions";
+  call.target = chat.prompt_ids.empty() ? "/v1/chat/completions" : "/v1/completions";
   call.body = ChatBody(chat, streaming);
   call.timeout = kClientTimeout;
   return call;
@@ -30,23 +30,71 @@ std::string StringAt(const JsonValue& value, std::string_view key) {
   return found == nullptr ? std::string() : std::string(found->string());
 }
 
+// One entry for each token, in the form of a chat or in that of a completion.
+void AddLogprobs(const JsonValue& logprobs, ChatAnswer* answer) {
+  if (const JsonValue* content = logprobs.Find("content")) {
+    for (const JsonValue& entry : content->elements()) {
+      answer->entries.push_back(protocol::WriteJson(entry));
+    }
+  }
+  const JsonValue* tokens = logprobs.Find("tokens");
+  if (tokens == nullptr) return;
+  for (size_t i = 0; i < tokens->elements().size(); ++i) {
+    answer->entries.push_back(protocol::WriteJson(tokens->elements()[i]) + " " +
+                              protocol::WriteJson(logprobs.Find("token_logprobs")->elements()[i]) +
+                              " " +
+                              protocol::WriteJson(logprobs.Find("top_logprobs")->elements()[i]));
+  }
+}
+
 // Adds what a choice, or a chunk of one, says; `part` is "message" or "delta".
 void AddChoice(const JsonValue& choice, std::string_view part, ChatAnswer* answer) {
   if (const JsonValue* message = choice.Find(part)) answer->text += StringAt(*message, "content");
-  if (const JsonValue* logprobs = choice.Find("logprobs")) {
-    if (const JsonValue* content = logprobs->Find("content")) {
-      for (const JsonValue& entry : content->elements()) {
-        answer->entries.push_back(protocol::WriteJson(entry));
-      }
-    }
-  }
+  answer->text += StringAt(choice, "text");
+  if (const JsonValue* logprobs = choice.Find("logprobs")) AddLogprobs(*logprobs, answer);
   const std::string reason = StringAt(choice, "finish_reason");
   if (!reason.empty()) answer->finish_reason = reason;
+}
+
+int64_t NumberAt(const JsonValue& object, std::string_view key) {
+  const JsonValue* found = object.Find(key);
+  return found == nullptr ? -1 : found->AsInt64(key).value_or(-1);
+}
+
+void AddUsage(const JsonValue& usage, ChatAnswer* answer) {
+  answer->prompt_tokens = NumberAt(usage, "prompt_tokens");
+  answer->completion_tokens = NumberAt(usage, "completion_tokens");
+  const JsonValue* ours = usage.Find("skein");
+  if (ours == nullptr) return;
+  answer->steps = NumberAt(*ours, "steps");
+  answer->draft_tokens = NumberAt(*ours, "draft_tokens");
+  answer->accepted_draft_tokens = NumberAt(*ours, "accepted_draft_tokens");
 }
 
 void Refused(const protocol::HttpResult& result, ChatAnswer* answer) {
   answer->refusal = result.body;
   answer->retry_after = std::string(result.Header("retry-after"));
+}
+
+void WritePrompt(const ChatCall& call, protocol::JsonWriter* writer) {
+  if (!call.prompt_ids.empty()) {
+    writer->Key("prompt");
+    writer->BeginArray();
+    for (const int32_t id : call.prompt_ids) writer->Int(id);
+    writer->EndArray();
+    return;
+  }
+  writer->Key("messages");
+  writer->BeginArray();
+  writer->BeginObject();
+  writer->Key("role");
+  writer->String("user");
+  writer->Key("content");
+  writer->String(call.content);
+  writer->EndObject();
+  writer->EndArray();
+  writer->Key("thinking");
+  writer->Raw(R"({"type":"disabled"})");
 }
 
 }  // namespace
@@ -62,17 +110,7 @@ std::string ChatBody(const ChatCall& call, Streaming streaming) {
   std::string body;
   protocol::JsonWriter writer(&body);
   writer.BeginObject();
-  writer.Key("messages");
-  writer.BeginArray();
-  writer.BeginObject();
-  writer.Key("role");
-  writer.String("user");
-  writer.Key("content");
-  writer.String(call.content);
-  writer.EndObject();
-  writer.EndArray();
-  writer.Key("thinking");
-  writer.Raw(R"({"type":"disabled"})");
+  WritePrompt(call, &writer);
   writer.Key("temperature");
   writer.Double(call.temperature);
   if (call.seed) {
@@ -85,7 +123,20 @@ std::string ChatBody(const ChatCall& call, Streaming streaming) {
     writer.Key("ignore_eos");
     writer.Bool(true);
   }
-  if (call.logprobs) {
+  if (!call.stop.empty()) {
+    writer.Key("stop");
+    writer.BeginArray();
+    for (const std::string& stop : call.stop) writer.String(stop);
+    writer.EndArray();
+  }
+  if (!call.speculation.empty()) {
+    writer.Key("speculation");
+    writer.Raw(call.speculation);
+  }
+  if (call.logprobs && !call.prompt_ids.empty()) {
+    writer.Key("logprobs");
+    writer.Int(kTopLogprobs);
+  } else if (call.logprobs) {
     writer.Key("logprobs");
     writer.Bool(true);
     writer.Key("top_logprobs");
@@ -113,10 +164,7 @@ ChatAnswer Ask(uint16_t port, const ChatCall& call) {
   if (const JsonValue* choices = body->Find("choices")) {
     for (const JsonValue& choice : choices->elements()) AddChoice(choice, "message", &answer);
   }
-  if (const JsonValue* usage = body->Find("usage")) {
-    const JsonValue* count = usage->Find("prompt_tokens");
-    if (count != nullptr) answer.prompt_tokens = count->AsInt64("usage").value_or(-1);
-  }
+  if (const JsonValue* usage = body->Find("usage")) AddUsage(*usage, &answer);
   return answer;
 }
 

@@ -1,8 +1,7 @@
-// Chat requests to a live server: their bodies, their answers in a form that can be compared bit
-// for bit, and streams on threads of their own.
-// Owns: the thread and the answer of each stream.
-// Thread: the test's; a stream's events arrive on its own thread.
-// Must never: repeat a request.
+// Chat and completion requests to a live server: their bodies, their answers in a form that can be
+// compared bit for bit, and streams on threads of their own. Owns: the thread and the answer of
+// each stream. Thread: the test's; a stream's events arrive on its own thread. Must never: repeat a
+// request.
 #pragma once
 
 #include <condition_variable>
@@ -25,6 +24,9 @@ struct ChatCall {
   std::optional<int64_t> seed = std::nullopt;
   int max_tokens = 0;  // 0: to the end of the answer; else exactly so many
   bool logprobs = true;
+  std::vector<std::string> stop = {};
+  std::string speculation = {};          // JSON of the field; empty: absent
+  std::vector<int32_t> prompt_ids = {};  // not empty: a completion of these instead of a chat
 };
 
 // One answer. Entries are the JSON text of a token with its log-probability and alternatives:
@@ -34,7 +36,11 @@ struct ChatAnswer {
   std::string text;
   std::vector<std::string> entries;
   std::string finish_reason;
-  int64_t prompt_tokens = 0;  // not of a stream
+  int64_t prompt_tokens = 0;  // not of a stream, as what follows
+  int64_t completion_tokens = 0;
+  int64_t steps = 0;
+  int64_t draft_tokens = 0;
+  int64_t accepted_draft_tokens = 0;
 
   // Of a stream.
   bool is_done = false;  // [DONE] came

@@ -266,7 +266,7 @@ TEST(ConfigTest, BadFlagValues) {
   EXPECT_THAT(FlagError({"--port", "x"}), HasSubstr("--port: \"x\" is not an integer; give an"));
   EXPECT_THAT(FlagError({"--port"}), HasSubstr("--port: has no value; give an integer from 0"));
   EXPECT_THAT(FlagError({"--port", "--host", "a"}), HasSubstr("--port: has no value"));
-  EXPECT_THAT(FlagError({"--port=1", "--port=2"}), HasSubstr("--port: given twice"));
+  EXPECT_THAT(FlagError({"--port=1", "--port=2"}), HasSubstr("--port: server.port is given twice"));
   EXPECT_THAT(FlagError({"--port=70000"}), HasSubstr("--port: 70000 is out of range"));
   EXPECT_THAT(FlagError({"-p", "1"}), HasSubstr("-p: unknown flag; flags begin with two dashes"));
   EXPECT_THAT(FlagError({"--tensor-parallel"}), HasSubstr("--tensor-parallel: unknown flag"));
@@ -275,6 +275,36 @@ TEST(ConfigTest, BadFlagValues) {
   EXPECT_THAT(FlagError({"a", "b"}), HasSubstr("\"b\": unexpected argument"));
   EXPECT_THAT(FlagError({"--config", "/nonexistent/skein.yaml"}),
               HasSubstr("/nonexistent/skein.yaml: cannot be opened"));
+}
+
+TEST(ConfigTest, SpeculativeConfigSetsTheKeysOfSpeculation) {
+  const auto loaded =
+      Load({"--speculative-config", R"({"method": "dspark", "num_speculative_tokens": 3})"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->config.speculation.method, "dspark");
+  EXPECT_EQ(loaded->config.speculation.num_speculative_tokens, 3);
+  EXPECT_THAT(ConfigDump(*loaded),
+              HasSubstr("  method: \"dspark\"  # flag\n  num_speculative_tokens: 3  # flag\n"
+                        "  depth: \"adaptive\"  # default\n"));
+  EXPECT_EQ(Load({R"(--speculative-config={"method":"none"})"})->config.speculation.method, "none");
+  EXPECT_THAT(ConfigHelp(), HasSubstr("--speculative-config JSON"));
+}
+
+TEST(ConfigTest, BadSpeculativeConfigsAreUsageErrors) {
+  const auto error = [](const std::string& json) {
+    return FlagError({"--speculative-config", json});
+  };
+  EXPECT_EQ(error(R"({"num_speculative_tokens": 64})"),
+            "--speculative-config: num_speculative_tokens: 64 is out of range; give an integer "
+            "from 0 to 63");
+  EXPECT_THAT(error(R"({"method": "eagle"})"),
+              HasSubstr("--speculative-config: method is \"eagle\"; this server drafts with"));
+  EXPECT_EQ(FlagError({"--speculation-method=none", R"(--speculative-config={"method":"none"})"}),
+            "--speculative-config: method: speculation.method is given twice; give it once");
+  EXPECT_THAT(FlagError({"--speculative-config"}), HasSubstr("--speculative-config: has no value"));
+  EXPECT_THAT(FlagError({"--speculative-confg={}"}),
+              HasSubstr("did you mean --speculative-config?"));
+  EXPECT_EQ(ConfigExitCode(Load({"--speculative-config", "5"}).status()), 64);
 }
 
 TEST(ConfigTest, LogOptionsFollowTheConfiguration) {

@@ -50,7 +50,7 @@ struct World {
     constexpr int kCounted = 50;
     for (int step = 0; step < steps; ++step) {
       std::vector<Candidate> candidates;
-      for (const DraftHistory& history : histories) candidates.push_back({5, &history});
+      for (const DraftHistory& history : histories) candidates.push_back({5, history});
       const auto choice = policy.Choose(candidates, 0);
       const uint32_t drafts = std::accumulate(choice.depths.begin(), choice.depths.end(), 0u);
       const auto drafted = static_cast<uint32_t>(
@@ -103,14 +103,14 @@ TEST(SpeculationPolicy, StopsFeedingTheDrafterWhenItRests) {
   World world;
   world.accepted_of_five = 0;
   world.Run(1, 500);
-  const std::vector<Candidate> candidates = {{5, &world.histories[0]}};
+  const std::vector<Candidate> candidates = {{5, world.histories[0]}};
   EXPECT_FALSE(world.policy.Choose(candidates, 0).feed_drafter);
 }
 
 TEST(SpeculationPolicy, FixedDepthIsTheMostAllowed) {
   SpeculationPolicy policy({4, Adaptation::kFixed});
   const DraftHistory history;
-  const std::vector<Candidate> candidates = {{5, &history}, {2, &history}, {0, &history}};
+  const std::vector<Candidate> candidates = {{5, history}, {2, history}, {0, history}};
   const auto choice = policy.Choose(candidates, 100);
   EXPECT_THAT(choice.depths, ::testing::ElementsAre(4, 2, 0));
   EXPECT_EQ(choice.min_survival, 0);
@@ -120,7 +120,7 @@ TEST(SpeculationPolicy, FixedDepthIsTheMostAllowed) {
 TEST(SpeculationPolicy, WithoutDepthNothingIsDrafted) {
   SpeculationPolicy policy({0, Adaptation::kAdaptive});
   const DraftHistory history;
-  const std::vector<Candidate> candidates = {{5, &history}};
+  const std::vector<Candidate> candidates = {{5, history}};
   const auto choice = policy.Choose(candidates, 0);
   EXPECT_THAT(choice.depths, Each(0));
   EXPECT_FALSE(choice.feed_drafter);
@@ -135,8 +135,8 @@ TEST(SpeculationPolicy, EqualHistoriesGiveEqualChoices) {
   second.Run(7, 200);
   std::vector<Candidate> a, b;
   for (size_t i = 0; i < 7; ++i) {
-    a.push_back({5, &first.histories[i]});
-    b.push_back({5, &second.histories[i]});
+    a.push_back({5, first.histories[i]});
+    b.push_back({5, second.histories[i]});
   }
   const auto left = first.policy.Choose(a, 3);
   const auto right = second.policy.Choose(b, 3);
@@ -144,10 +144,29 @@ TEST(SpeculationPolicy, EqualHistoriesGiveEqualChoices) {
   EXPECT_EQ(left.min_survival, right.min_survival);
 }
 
+// More drafts than numbers that are compared: the promising half is drafted for, the rest is not.
+TEST(SpeculationPolicy, RanksManySequencesByTheirChances) {
+  constexpr uint32_t kSequences = 3000;
+  SpeculationPolicy policy({5, Adaptation::kAdaptive});
+  policy.ObserveStep({kSequences, 0, 4000, 0});
+  policy.ObserveStep({6 * kSequences, kSequences, 19'300, 300});
+  const DraftHistory easy{10, 20};
+  const DraftHistory hard{40, 0};
+  std::vector<Candidate> candidates;
+  for (uint32_t i = 0; i < kSequences; ++i) candidates.push_back({5, i % 2 == 0 ? easy : hard});
+  const auto choice = policy.Choose(candidates, 0);
+  ASSERT_EQ(choice.depths.size(), kSequences);
+  uint32_t wrong = 0;
+  for (uint32_t i = 0; i < kSequences; ++i) wrong += choice.depths[i] != (i % 2 == 0 ? 5u : 0u);
+  // The numbers that are compared are some drafts apart.
+  EXPECT_LE(wrong, 5 * kSequences / 1024 + 1);
+  EXPECT_EQ(policy.Choose(candidates, 0).depths, choice.depths);
+}
+
 TEST(SpeculationPolicy, SurvivalThresholdFollowsTheRowCost) {
   World world;
   world.Run(1, 300);
-  const std::vector<Candidate> candidates = {{5, &world.histories[0]}};
+  const std::vector<Candidate> candidates = {{5, world.histories[0]}};
   const float cheap = world.policy.Choose(candidates, 0).min_survival;
   EXPECT_GT(cheap, 0.05F);  // about 100 us a row against 400 us a token
   EXPECT_LT(cheap, 0.6F);

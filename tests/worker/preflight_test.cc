@@ -68,6 +68,26 @@ TEST_F(PreflightTest, SpeculationIsAskedForByName) {
   EXPECT_TRUE(PlanLoad(config_, no_head).ok());
 }
 
+TEST_F(PreflightTest, SaysWhyNothingIsDrafted) {
+  const auto why = [&](const ModelSpec& spec) {
+    return WhyNoDrafts(config_, spec, PlanLoad(config_, spec).value());
+  };
+  EXPECT_EQ(why(spec_), "");
+  ModelSpec no_head = spec_;
+  no_head.dspark.stages = 0;
+  EXPECT_EQ(why(no_head),
+            "speculation.method is auto and the checkpoint has no draft head (its config.json has "
+            "no DSpark stages); set it to none to say so");
+  config_.scheduler.max_num_batched_tokens = 4;
+  EXPECT_EQ(why(spec_),
+            "scheduler.max_num_batched_tokens is 4, the draft head needs 5 rows for a sequence; "
+            "raise it");
+  config_.speculation.num_speculative_tokens = 0;
+  EXPECT_EQ(why(spec_), "speculation.num_speculative_tokens is 0");
+  config_.speculation.method = "none";
+  EXPECT_EQ(why(spec_), "speculation.method is none");
+}
+
 TEST_F(PreflightTest, FewerRowsThanSequencesBoundTheSamples) {
   config_.scheduler.max_num_batched_tokens = 3;
   EXPECT_EQ(PlanLoad(config_, spec_)->limits.max_samples, 3);

@@ -98,6 +98,26 @@ TEST_F(ServeTest, TheTableSaysWhatWasChosen) {
   EXPECT_THAT(table, HasSubstr("  stop         Ctrl-C drains for at most 30 s"));
 }
 
+TEST_F(ServeTest, TheTableNamesSpeculationOrWhyItIsOff) {
+  MakeModel("deploy/models/tiny-v41");
+  const auto line = [&](const std::vector<std::string>& flags) {
+    const auto plan = Resolve(flags);
+    if (!plan.ok()) return plan.status().ToString();
+    const std::string table = StartTable(*plan, paths_, "", "");
+    const size_t at = table.find("\n  speculation  ") + 1;
+    return table.substr(at, table.find('\n', at) - at);
+  };
+  EXPECT_EQ(line({}),
+            "  speculation  auto (the checkpoint's draft head, if it has one), at most 5 drafts a "
+            "sequence and step, adaptive depth");
+  EXPECT_EQ(line({R"(--speculative-config={"method": "dspark", "num_speculative_tokens": 1})",
+                  "--speculation-depth=fixed"}),
+            "  speculation  dspark, at most 1 draft a sequence and step, fixed depth");
+  EXPECT_EQ(line({"--speculation-method=none"}), "  speculation  off: speculation.method is none");
+  EXPECT_EQ(line({"--num-speculative-tokens=0"}),
+            "  speculation  off: speculation.num_speculative_tokens is 0");
+}
+
 TEST_F(ServeTest, WorkersShareTheProcessors) {
   MakeModel("deploy/models/tiny-v41");
   const auto one = Resolve({});

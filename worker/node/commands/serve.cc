@@ -131,6 +131,17 @@ std::string WorkersText(const ServePlan& plan) {
                 " each; one read-only mapping of the weights in memory");
 }
 
+// "dspark, at most 5 drafts a sequence and step, adaptive depth", or "off" and why.
+std::string SpeculationText(const protocol::SpeculationConfig& speculation) {
+  if (speculation.method == "none") return "off: speculation.method is none";
+  const int64_t drafts = speculation.num_speculative_tokens;
+  if (drafts == 0) return "off: speculation.num_speculative_tokens is 0";
+  return Concat(speculation.method == "auto" ? "auto (the checkpoint's draft head, if it has one)"
+                                             : speculation.method,
+                ", at most ", drafts, drafts == 1 ? " draft" : " drafts", " a sequence and step, ",
+                speculation.depth, " depth");
+}
+
 // Runs the children of `plan` until they are stopped.
 int Supervise(const ServePlan& plan, const ProgramPaths& paths, std::vector<ChildSpec> children,
               const Containment& containment) {
@@ -198,11 +209,11 @@ std::string StartTable(const ServePlan& plan, const ProgramPaths& paths,
   return Concat("skein ", paths.version, "\n  model        ", config.model.served_model_name, " (",
                 config.model.path, plan.embedded_model ? ", embedded default)" : ")",
                 "\n  backend      ", plan.backend.backend, ": ", plan.backend.reason,
-                "\n  workers      ", WorkersText(plan), "\n  api          http://",
-                config.server.host, ":", config.server.port, "\n  containment  ", containment,
-                "\n  run files    ", run_directory, "\n  config       hash ",
-                protocol::ConfigHash(config), "; skein config shows every value",
-                "\n  stop         Ctrl-C drains for at most ",
+                "\n  workers      ", WorkersText(plan), "\n  speculation  ",
+                SpeculationText(config.speculation), "\n  api          http://", config.server.host,
+                ":", config.server.port, "\n  containment  ", containment, "\n  run files    ",
+                run_directory, "\n  config       hash ", protocol::ConfigHash(config),
+                "; skein config shows every value", "\n  stop         Ctrl-C drains for at most ",
                 absl::ToDoubleSeconds(config.server.shutdown_timeout), " s, twice stops at once\n");
 }
 

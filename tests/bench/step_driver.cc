@@ -98,7 +98,7 @@ protocol::SequenceStep StepDriver::Step(int number, const std::vector<int32_t>& 
   step.slot = protocol::SlotId(static_cast<uint32_t>(number));
   step.fresh_slot = std::exchange(sequence.fresh, false);
   step.first_position = static_cast<uint32_t>(sequence.computed);
-  step.tokens = tokens;
+  step.tokens.assign(tokens.begin(), tokens.end());
   step.table_size_before = static_cast<uint32_t>(sequence.announced);
   const size_t end = sequence.computed + tokens.size();
   while (sequence.announced * static_cast<size_t>(block_tokens_) < end) {

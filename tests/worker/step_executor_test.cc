@@ -37,7 +37,7 @@ StepPlan Plan(uint64_t step, std::vector<int32_t> tokens, uint32_t first = 0) {
   sequence.sequence = protocol::SequenceId(7);
   sequence.fresh_slot = first == 0;
   sequence.first_position = first;
-  sequence.tokens = std::move(tokens);
+  sequence.tokens.assign(tokens.begin(), tokens.end());
   sequence.table_size_before = first == 0 ? 0 : 1;
   if (first == 0) sequence.new_blocks = {protocol::BlockId(3)};
   sequence.sample = true;

@@ -21,6 +21,7 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 // After the deadline of a drain, time for the last error events to leave.
 constexpr absl::Duration kDrainGrace = absl::Seconds(2);
+constexpr size_t kAhead = 8;  // requests
 constexpr double kQueueSeconds = 4;
 constexpr uint64_t kQueueStepsMin = 16;
 // After the first group is ready, how long the others may take before it serves alone.
@@ -424,7 +425,13 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
     return;
   }
   MeasureStep(groups_[result.group.value()].steps[result.lane], result, now);
-  for (const scheduler::SequenceDelta& delta : commit_.deltas) Deliver(result.group, delta, now);
+  for (size_t i = 0; i < commit_.deltas.size(); ++i) {
+    // With thousands of requests each is far away in memory: ask for it ahead of its turn.
+    if (i + kAhead < commit_.deltas.size()) {
+      requests_.prefetch(RequestOf(commit_.deltas[i + kAhead].sequence));
+    }
+    Deliver(result.group, commit_.deltas[i], now);
+  }
   metrics_.engines[result.group.value()].generation_tokens.Increment(
       static_cast<double>(commit_.tokens.size()));
 }

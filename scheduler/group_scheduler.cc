@@ -21,7 +21,7 @@ namespace {
 
 // Thousands of sequences do not fit into the caches of a processor. Each loop over them asks for
 // the memory of those that come next, which does not change what is computed.
-constexpr size_t kAhead = 8;  // sequences; half of it where memory behind a sequence is meant
+constexpr size_t kAhead = 16;  // sequences; half of it where memory behind a sequence is meant
 constexpr size_t kLineBytes = 64;
 
 void PrefetchBytes(const void* begin, size_t bytes) {

@@ -15,6 +15,7 @@
 #include "kernels/ops/sampling.h"
 #include "scheduler/philox.h"
 #include "tests/kernels/buffer.h"
+#include "tests/scheduler/chi_square.h"
 
 namespace skein::scheduler {
 namespace {
@@ -340,31 +341,6 @@ std::array<double, kVocab> Law(const Logits& logits, const SampleParams& params)
   return p;
 }
 
-// Upper tail of the chi-square distribution (regularised incomplete gamma function).
-double TailProbability(double chi, int freedom) {
-  const double a = freedom / 2.0;
-  const double x = chi / 2.0;
-  if (x <= 0) return 1;
-  if (x < a + 1) {
-    double term = 1 / a;
-    double sum = term;
-    for (int n = 1; n < 500; ++n) sum += term *= x / (a + n);
-    return 1 - sum * std::exp(-x + a * std::log(x) - std::lgamma(a));
-  }
-  double b = x + 1 - a;
-  double c = 1e300;
-  double d = 1 / b;
-  double h = d;
-  for (int i = 1; i < 500; ++i) {
-    const double an = -i * (i - a);
-    b += 2;
-    d = 1 / (an * d + b);
-    c = b + an / c;
-    h *= d * c;
-  }
-  return std::exp(-x + a * std::log(x) - std::lgamma(a)) * h;
-}
-
 // p-value of the joint law of the first two tokens; 0 when a token outside it was emitted.
 double JointPValue(const World& world, const std::array<double, kVocab * kVocab>& counts,
                    double trials) {
@@ -382,7 +358,7 @@ double JointPValue(const World& world, const std::array<double, kVocab * kVocab>
       ++cells;
     }
   }
-  return TailProbability(chi, cells - 1);
+  return tests::TailProbability(chi, cells - 1);
 }
 
 constexpr int kSeeds = 20;

@@ -59,16 +59,33 @@ struct CodeDot<VectorLanes<isa>> {
     return {call.codes + n * call.codes_step, call.scale + n * call.scale_step, 0};
   }
 
+  // Scale bytes of units [first, first + count), the first lowest; 127 behind them. In registers: a
+  // load would wait for the bytes that were stored one by one.
+  static uint64_t ScaleBytes(const Row& row, int64_t first, int64_t count) {
+    const uint8_t* scale = row.scale + first;
+    uint64_t bytes = 0;
+    if (row.shift != 0) [[unlikely]] {
+      for (int64_t i = count - 1; i >= 0; --i) {
+        bytes = bytes << 8 | row.scale[(first + i) >> row.shift];
+      }
+    } else if (count == kScales) {
+      std::memcpy(&bytes, scale, sizeof(bytes));
+      return bytes;
+    } else if (count >= 4) {
+      uint32_t low, high;
+      std::memcpy(&low, scale, sizeof(low));
+      std::memcpy(&high, scale + count - 4, sizeof(high));
+      bytes = low | uint64_t{high} << (8 * (count - 4));
+    } else {
+      for (int64_t i = count - 1; i >= 0; --i) bytes = bytes << 8 | scale[i];
+    }
+    return count == kScales ? bytes : bytes | 0x7F7F7F7F7F7F7F7F << (8 * count);
+  }
+
   // Factors of units [first, first + count) of `row`, kUnitBytes of codes each, k channels in all.
   template <int64_t kUnitBytes>
   static __m256 WeightFactors(const Row& row, int64_t first, int64_t count, int64_t k) {
-    uint8_t some[kScales] = {127, 127, 127, 127, 127, 127, 127, 127};
-    const uint8_t* scale = row.scale + first;
-    if (count < kScales || row.shift != 0) [[unlikely]] {
-      for (int64_t i = 0; i < count; ++i) some[i] = row.scale[(first + i) >> row.shift];
-      scale = some;
-    }
-    const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scale));
+    const __m128i packed = _mm_cvtsi64_si128(static_cast<int64_t>(ScaleBytes(row, first, count)));
     const __m128i above = _mm_subs_epu8(_mm_sub_epi8(packed, _mm_set1_epi8(kLeastProductScale)),
                                         _mm_set1_epi8(kMostProductScale - kLeastProductScale));
     const __m256 factors = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(packed), 23));
@@ -77,7 +94,7 @@ struct CodeDot<VectorLanes<isa>> {
     float slow[kScales];
     _mm256_storeu_ps(slow, factors);
     for (int64_t i = 0; i < count; ++i) {
-      if (IsProductScale(scale[i])) continue;
+      if (IsProductScale(row.scale[(first + i) >> row.shift])) continue;
       const int64_t channels = k - (first + i) * kUnit < kUnit ? k - (first + i) * kUnit : kUnit;
       slow[i] = OddScale(row.codes + (first + i) * kUnitBytes,
                          (channels * kUnitBytes + kUnit - 1) / kUnit,
@@ -129,21 +146,24 @@ struct CodeDot<VectorLanes<isa>> {
     return together > kPrefetchAhead ? together : kPrefetchAhead;
   }
 
-  // 32 e4m3 codes as floats 2^-120 too small: two codes at the tops of the halves of 32 bits, moved
-  // down to where f32 has exponent and fraction, also below the normal numbers.
+  // 32 e4m3 codes as floats 2^-100 too small: two codes at the tops of the halves of 32 bits, moved
+  // down to where f32 has exponent and fraction, 2^-120 too small; then multiplied out of the
+  // subnormal numbers, once, since products of these are slow.
   static void DecodeE4m3(const uint8_t* codes, __m256* out) {
     const __m256i halves =
         _mm256_setr_epi8(-1, 0, -1, 8, -1, 1, -1, 9, -1, 2, -1, 10, -1, 3, -1, 11, -1, 4, -1, 12,
                          -1, 5, -1, 13, -1, 6, -1, 14, -1, 7, -1, 15);
+    const __m256 factor = _mm256_set1_ps(0x1p20f);
 #pragma GCC unroll 2
     for (int64_t i = 0; i < 2; ++i) {
       const __m256i wide = _mm256_broadcastsi128_si256(
           _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i * 16)));
       const __m256i both = _mm256_and_si256(_mm256_srai_epi16(_mm256_shuffle_epi8(wide, halves), 4),
                                             _mm256_set1_epi16(static_cast<int16_t>(0x87F0)));
-      out[2 * i] = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-      out[2 * i + 1] = _mm256_castsi256_ps(
-          _mm256_and_si256(both, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000))));
+      const __m256i odd =
+          _mm256_and_si256(both, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000)));
+      out[2 * i] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)), factor);
+      out[2 * i + 1] = _mm256_mul_ps(_mm256_castsi256_ps(odd), factor);
     }
   }
 
@@ -287,7 +307,7 @@ struct CodeDot<VectorLanes<isa>> {
       L::DecodeE4m3(unit, 0x1p120f, lanes);
 #pragma GCC unroll 4
       for (int64_t q = 0; q < kLanesPerUnit; ++q) lanes[q].Store(out + u * kUnit + q * kLanes);
-      factor[u] = 0x1p8f * RowScale(unit, scale[u]);
+      factor[u] = 0x1p-12f * RowScale(unit, scale[u]);
     }
     PadFactors(k, factor);
   }

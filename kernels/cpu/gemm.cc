@@ -35,18 +35,20 @@ Support Formats(DType x_dtype, DType y_dtype, WeightFormat format, int block) {
   return support;
 }
 
-// The rows of x as a product wants them: floats, integers, or both.
+// The rows of x as a product wants them: scaled floats, and beside or instead of them codes, raw
+// with factors or as integers.
 struct ProductRows {
   float* floats = nullptr;
   int64_t padded = 0;  // floats of a row
   IntegerRows integers;
   bool use_integers = false;
+  bool use_raw = false;  // instead of scaled floats; factors in `integers`
 };
 
+// Whether the lanes multiply codes of x with codes of weights.
 template <CpuIsa isa>
-bool UsesIntegers(DType x_dtype, WeightFormat format) {
-  return Lanes<isa>().pack_row != nullptr && format == WeightFormat::kE2m1Row32 &&
-         x_dtype == DType::kE4m3;
+bool UsesCodes(DType x_dtype) {
+  return Lanes<isa>().pack_row != nullptr && x_dtype == DType::kE4m3;
 }
 
 int64_t FactorStep(int64_t k) { return (RoundUpToUnit(k) / kUnit + 7) / 8 * 8; }
@@ -58,18 +60,22 @@ size_t RowBytes(int64_t rows, int64_t k) {
          Scratch::Bytes<uint8_t>(rows * FactorStep(k));
 }
 
+// `direct`: no call has more than kDirectRows rows.
 template <CpuIsa isa>
-ProductRows TakeRows(Scratch& scratch, int64_t rows, int64_t k, DType x_dtype,
-                     WeightFormat format) {
+ProductRows TakeRows(Scratch& scratch, int64_t rows, int64_t k, DType x_dtype, WeightFormat format,
+                     bool direct) {
   ProductRows out;
   out.padded = RoundUpToUnit(k);
   out.floats = scratch.Take<float>(rows * out.padded);
-  out.use_integers = UsesIntegers<isa>(x_dtype, format);
-  if (!out.use_integers) return out;
+  if (!UsesCodes<isa>(x_dtype)) return out;
+  out.use_integers = format == WeightFormat::kE2m1Row32;
+  out.use_raw = format == WeightFormat::kE4m3Block && direct;
+  if (!out.use_integers && !out.use_raw) return out;
   out.integers.units = out.padded / kUnit;
   out.integers.factor_step = FactorStep(k);
-  out.integers.parts = scratch.Take<int16_t>(rows * out.integers.units * 64);
   out.integers.factor = scratch.Take<float>(rows * out.integers.factor_step);
+  if (!out.use_integers) return out;
+  out.integers.parts = scratch.Take<int16_t>(rows * out.integers.units * 64);
   out.integers.has_low = scratch.Take<uint8_t>(rows * out.integers.factor_step);
   return out;
 }
@@ -102,19 +108,25 @@ void DecodeFloats(const TensorView& x, const TensorView& x_scale, int64_t row, i
   }
 }
 
-// Decodes `count` rows of x into rows [first, first + count) of `out`; as floats if `floats`.
+// Decodes `count` rows of x into rows [first, first + count) of `out`; integers only if `direct`.
 template <CpuIsa isa>
 void DecodeRows(const TensorView& x, const TensorView& x_scale, int64_t count, int64_t k,
-                WeightFormat format, bool floats, const ProductRows& out, int64_t first,
+                WeightFormat format, bool direct, const ProductRows& out, int64_t first,
                 DeviceStream stream) {
   ForEachTask(stream, count, count * out.padded, [&](int64_t row, int) {
-    if (floats) {
-      DecodeFloats<isa>(x, x_scale, row, k, format, out.floats + (first + row) * out.padded);
+    float* floats = out.floats + (first + row) * out.padded;
+    if (!out.use_raw && !(out.use_integers && direct)) {
+      DecodeFloats<isa>(x, x_scale, row, k, format, floats);
     }
-    if (!out.use_integers) return;
-    Lanes<isa>().pack_row(reinterpret_cast<const uint8_t*>(x.row(row)),
-                          x_scale.as<uint8_t>() + row * x_scale.step(0), k, out.integers,
-                          first + row);
+    if (!out.use_raw && !out.use_integers) return;
+    const uint8_t* codes = reinterpret_cast<const uint8_t*>(x.row(row));
+    const uint8_t* scale = x_scale.as<uint8_t>() + row * x_scale.step(0);
+    if (out.use_raw) {
+      Lanes<isa>().raw_row(codes, scale, k, floats,
+                           out.integers.factor + (first + row) * out.integers.factor_step);
+    } else {
+      Lanes<isa>().pack_row(codes, scale, k, out.integers, first + row);
+    }
   });
 }
 
@@ -122,6 +134,10 @@ void DecodeRows(const TensorView& x, const TensorView& x_scale, int64_t count, i
 void SetRows(const ProductRows& x, int64_t k, GemmCall& call) {
   call.x = x.floats;
   call.x_step = x.padded;
+  if (x.use_raw) {
+    call.x_factor = x.integers.factor;
+    call.x_factor_step = x.integers.factor_step;
+  }
   call.x_integers = x.use_integers ? &x.integers : nullptr;
   call.k = k;
 }
@@ -177,11 +193,12 @@ struct LinearKernel {
     const int64_t rows = args.x.dim(0);
     if (rows == 0) return absl::OkStatus();
     Scratch scratch(workspace);
-    const ProductRows x = TakeRows<isa>(scratch, rows, problem.k, args.x.dtype, problem.format);
+    const bool direct = rows <= kDirectRows;
+    const ProductRows x =
+        TakeRows<isa>(scratch, rows, problem.k, args.x.dtype, problem.format, direct);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(Linear::kId); !status.ok()) return status;
-    DecodeRows<isa>(args.x, args.x_scale, rows, problem.k, problem.format,
-                    !x.use_integers || rows > kDirectRows, x, 0, stream);
+    DecodeRows<isa>(args.x, args.x_scale, rows, problem.k, problem.format, direct, x, 0, stream);
     GemmCall call;
     SetRows(x, problem.k, call);
     call.rows = rows;
@@ -217,8 +234,8 @@ struct GroupedLinearKernel {
     const int64_t rows = args.x.dim(0);
     if (rows == 0) return absl::OkStatus();
     Scratch scratch(workspace);
-    const ProductRows x =
-        TakeRows<isa>(scratch, rows * problem.groups, problem.k, args.x.dtype, problem.format);
+    const ProductRows x = TakeRows<isa>(scratch, rows * problem.groups, problem.k, args.x.dtype,
+                                        problem.format, true);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(GroupedLinear::kId); !status.ok()) return status;
     for (int64_t g = 0; g < problem.groups; ++g) {
@@ -264,16 +281,17 @@ struct ExpertLinearKernel {
     if (absl::Status status = CheckThreads(stream); !status.ok()) return status;
     const int64_t x_rows = args.x.dim(0);
     Scratch scratch(workspace);
-    const ProductRows x = TakeRows<isa>(scratch, x_rows, problem.k, args.x.dtype, problem.format);
+    const int32_t* offsets = args.expert_offset.as<int32_t>();
+    bool direct = true;
+    for (int e = 0; e < problem.num_experts; ++e) {
+      direct = direct && offsets[e + 1] - offsets[e] <= kDirectRows;
+    }
+    const ProductRows x =
+        TakeRows<isa>(scratch, x_rows, problem.k, args.x.dtype, problem.format, direct);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(ExpertLinear::kId); !status.ok()) return status;
     if (x_rows == 0) return absl::OkStatus();
-    const int32_t* offsets = args.expert_offset.as<int32_t>();
-    bool floats = !x.use_integers;
-    for (int e = 0; e < problem.num_experts; ++e) {
-      floats = floats || offsets[e + 1] - offsets[e] > kDirectRows;
-    }
-    DecodeRows<isa>(args.x, args.x_scale, x_rows, problem.k, problem.format, floats, x, 0, stream);
+    DecodeRows<isa>(args.x, args.x_scale, x_rows, problem.k, problem.format, direct, x, 0, stream);
     const int64_t per_expert = CeilDiv(problem.n, TaskColumns(problem.k));
     const int64_t work = int64_t{offsets[problem.num_experts]} * problem.n * problem.k;
     ForEachTask(stream, problem.num_experts * per_expert, work, [&](int64_t task, int thread) {

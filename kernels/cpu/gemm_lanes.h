@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/cpu/gemm_integer.h"
+#include "kernels/cpu/gemm_codes.h"
 #include "kernels/cpu/lane_kernels.h"
 #include "kernels/cpu/lanes.h"
 
@@ -154,6 +154,17 @@ struct GemmBodies {
     *to = call.accumulate ? *to + sum : sum;
   }
 
+  // Outputs of columns [n, n + cols) from the lanes of kPanelRows columns.
+  static void StoreSums(const GemmCall& call, int64_t row, int64_t n, int64_t cols, const L* lanes,
+                        const bool* poison) {
+    float sum[kPanelRows];
+    L::Sums(lanes, sum);
+    for (int64_t j = 0; j < cols; ++j) {
+      StoreOutput(call, row, n + j,
+                  poison[j] ? std::bit_cast<float>(uint32_t{0x7FC00000}) : sum[j]);
+    }
+  }
+
   static const float* RowOfX(const GemmCall& call, int64_t row) {
     return call.x + (call.x_row == nullptr ? call.x_first + row : call.x_row[row]) * call.x_step;
   }
@@ -232,31 +243,62 @@ struct GemmBodies {
     }
   }
 
-  template <int kRows, int kCols>
-  static void DirectIntegers(const GemmCall& call, int64_t row, int64_t n) {
-    float sums[kRows][kCols];
-    IntegerDot<L>::template Run<kRows, kCols>(call, row, n, sums);
+  // kRows rows from `row` against columns [n, n + cols), cols <= kPanelRows, codes times codes.
+  template <int kRows>
+  static void CodeTile(const GemmCall& call, int64_t row, int64_t n, int64_t cols) {
+    using Codes = CodeDot<L>;
+    L sums[kPanelRows][kRows];
+    CodeGuard<L> guard[kPanelRows];
+    bool poison[kPanelRows];
+    for (int64_t j = 0; j < kPanelRows; ++j) {
+      for (int i = 0; i < kRows; ++i) sums[j][i] = L::Zero();
+    }
+    const bool e4m3 = call.format == WeightFormat::kE4m3Block;
+    const int64_t units = (call.k + kUnit - 1) / kUnit;
+    const int64_t block = Codes::template BlockUnits<kRows>(units);
+    for (int64_t begin = 0; begin < units; begin += block) {
+      const int64_t end = block < units - begin ? begin + block : units;
+      for (int64_t j = 0; j < cols; ++j) {
+        const int64_t w = call.first_row + n + j;
+        if (e4m3) {
+          Codes::template AddE4m3<kRows>(call, row, w, begin, end, sums[j], &guard[j]);
+        } else {
+          Codes::template AddE2m1<kRows>(call, row, w, begin, end, sums[j]);
+        }
+      }
+    }
+    for (int64_t j = 0; j < kPanelRows; ++j) poison[j] = guard[j].HasNan();
     for (int i = 0; i < kRows; ++i) {
-      for (int j = 0; j < kCols; ++j) StoreOutput(call, row + i, n + j, sums[i][j]);
+      L lanes[kPanelRows];
+      for (int64_t j = 0; j < kPanelRows; ++j) lanes[j] = sums[j][i];
+      StoreSums(call, row + i, n, cols, lanes, poison);
     }
   }
 
-  template <typename Row, int kRows, int kCols>
-  static void DirectBlock(const GemmCall& call, int64_t row, int64_t n) {
-    if constexpr (IntegerDot<L>::kUsed && std::is_same_v<Row, E2m1Row<L>>) {
-      if (call.x_integers != nullptr) return DirectIntegers<kRows, kCols>(call, row, n);
+  // All rows, few enough for one tile or two, against columns [n_begin, n_end).
+  static void CodeColumns(const GemmCall& call, int64_t n_begin, int64_t n_end) {
+    using Run = void (*)(const GemmCall&, int64_t, int64_t, int64_t);
+    static constexpr Run kRun[kMaxTile] = {&CodeTile<1>, &CodeTile<2>, &CodeTile<3>, &CodeTile<4>,
+                                           &CodeTile<5>, &CodeTile<6>, &CodeTile<7>, &CodeTile<8>};
+    const int64_t tiles = (call.rows + kMaxTile - 1) / kMaxTile;
+    const int64_t most = (call.rows + tiles - 1) / tiles;
+    for (int64_t n = n_begin; n < n_end; n += kPanelRows) {
+      const int64_t cols = kPanelRows < n_end - n ? kPanelRows : n_end - n;
+      for (int64_t row = 0; row < call.rows; row += most) {
+        const int64_t rows = most < call.rows - row ? most : call.rows - row;
+        kRun[rows - 1](call, row, n, cols);
+      }
     }
-    Direct<Row, kRows, kCols>(call, row, n);
   }
 
   // All rows against columns [n, n + kCols), four rows at a time.
   template <typename Row, int kCols>
   static void DirectRows(const GemmCall& call, int64_t n) {
     int64_t row = 0;
-    for (; row + 4 <= call.rows; row += 4) DirectBlock<Row, 4, kCols>(call, row, n);
-    if (call.rows - row == 3) DirectBlock<Row, 3, kCols>(call, row, n);
-    if (call.rows - row == 2) DirectBlock<Row, 2, kCols>(call, row, n);
-    if (call.rows - row == 1) DirectBlock<Row, 1, kCols>(call, row, n);
+    for (; row + 4 <= call.rows; row += 4) Direct<Row, 4, kCols>(call, row, n);
+    if (call.rows - row == 3) Direct<Row, 3, kCols>(call, row, n);
+    if (call.rows - row == 2) Direct<Row, 2, kCols>(call, row, n);
+    if (call.rows - row == 1) Direct<Row, 1, kCols>(call, row, n);
   }
 
   // Weight row n, scaled, k padded with zeros to kUnit, into its place of a group: every eighth
@@ -333,15 +375,10 @@ struct GemmBodies {
       Tile<kRows>(call, row, panel, sums);
       for (int i = 0; i < kRows; ++i) {
         L lanes[kPanelRows];
-        float sum[kPanelRows];
         for (int64_t j = 0; j < kPanelRows; ++j) {
           lanes[j] = L::Load(sums + (i * kPanelRows + j) * kLanes);
         }
-        L::Sums(lanes, sum);
-        for (int64_t j = 0; j < cols; ++j) {
-          StoreOutput(call, row + i, n + j,
-                      poison[j] ? std::bit_cast<float>(uint32_t{0x7FC00000}) : sum[j]);
-        }
+        StoreSums(call, row + i, n, cols, lanes, poison);
       }
     }
     return row;
@@ -381,6 +418,11 @@ struct GemmBodies {
   template <typename Row>
   static void GemmOf(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {
     if (call.rows > kDirectRows) return PanelColumns<Row>(call, n_begin, n_end, panel);
+    if constexpr (CodeDot<L>::kUsed) {
+      if (call.x_factor != nullptr || call.x_integers != nullptr) {
+        return CodeColumns(call, n_begin, n_end);
+      }
+    }
     int64_t n = n_begin;
     // Decoding e4m3 takes too many registers for two columns.
     if constexpr (!std::is_same_v<Row, E4m3Row<L>>) {

@@ -1,5 +1,6 @@
 // Hyper-connections: the mix is a small f32 product over the flattened streams, then a few scalars
 // a row; collapse and expansion are lane kernels. Rows are shared over the threads.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -48,6 +49,8 @@ template <CpuIsa isa>
 struct HcMixKernel {
   // Columns of the product that one task computes.
   static constexpr int64_t kTaskColumns = 4;
+  // Most rows that one task takes through all of the operator.
+  static constexpr int64_t kTaskRows = 64;
 
   static absl::Status Supports(const HcMix::Problem& problem) {
     return SupportsStream(problem).Positive("sinkhorn_iters", problem.sinkhorn_iters).Take();
@@ -74,33 +77,55 @@ struct HcMixKernel {
     float* mix = scratch.Take<float>(rows * mixes);
     float* panel = scratch.Take<float>(kPanelRows * padded * NumThreads(stream));
     if (absl::Status status = scratch.Check(HcMix::kId); !status.ok()) return status;
-    ForEachTask(stream, rows, rows * width, [&](int64_t t, int) {
-      float* row = x + t * padded;
-      for (int64_t k = 0; k < hc; ++k) {
-        Lanes<isa>().widen(StreamAt(args.stream, t, k), problem.channels,
-                           row + k * problem.channels);
-      }
-      std::memset(row + width, 0, static_cast<size_t>(padded - width) * sizeof(float));
-    });
     GemmCall call;
     call.x = x;
     call.x_step = padded;
-    call.rows = rows;
     call.k = width;
     call.format = WeightFormat::kF32;
     call.codes = args.fn.as<uint8_t>();
     call.codes_step = args.fn.step(0) * static_cast<int64_t>(sizeof(float));
-    call.y = reinterpret_cast<uint8_t*>(mix);
     call.y_step = mixes * static_cast<int64_t>(sizeof(float));
-    ForEachTask(stream, (mixes + kTaskColumns - 1) / kTaskColumns, rows * mixes * width,
+    // A thread takes some rows from the streams to the coefficients: one meeting of threads.
+    const int64_t threads = NumThreads(stream);
+    const int64_t some = std::min(kTaskRows, (rows + threads - 1) / threads);
+    const auto take = [&](int64_t task, int thread) {
+      const int64_t begin = task * some;
+      const int64_t end = std::min(rows, begin + some);
+      for (int64_t t = begin; t < end; ++t) Widen(args.stream, problem, t, x + t * padded);
+      GemmCall part = call;
+      part.x_first = begin;
+      part.rows = end - begin;
+      part.y = reinterpret_cast<uint8_t*>(mix + begin * mixes);
+      Lanes<isa>().gemm(part, 0, mixes, panel + kPanelRows * padded * thread);
+      for (int64_t t = begin; t < end; ++t) {
+        Split(problem, args, t, x + t * padded, mix + t * mixes);
+      }
+    };
+    if (rows > 1) {
+      ForEachTask(stream, (rows + some - 1) / some, rows * mixes * width, take);
+      return absl::OkStatus();
+    }
+    Widen(args.stream, problem, 0, x);
+    call.rows = 1;
+    call.y = reinterpret_cast<uint8_t*>(mix);
+    ForEachTask(stream, (mixes + kTaskColumns - 1) / kTaskColumns, mixes * width,
                 [&](int64_t task, int thread) {
                   const int64_t begin = task * kTaskColumns;
-                  const int64_t end = begin + kTaskColumns < mixes ? begin + kTaskColumns : mixes;
-                  Lanes<isa>().gemm(call, begin, end, panel + kPanelRows * padded * thread);
+                  Lanes<isa>().gemm(call, begin, std::min(mixes, begin + kTaskColumns),
+                                    panel + kPanelRows * padded * thread);
                 });
-    ForEachTask(stream, rows, rows * (width + mixes * 64),
-                [&](int64_t t, int) { Split(problem, args, t, x + t * padded, mix + t * mixes); });
+    Split(problem, args, 0, x, mix);
     return absl::OkStatus();
+  }
+
+  // The streams of row t side by side, padded with zeros to kUnit.
+  static void Widen(const TensorView& streams, const HcMix::Problem& problem, int64_t t,
+                    float* row) {
+    const int64_t width = problem.hc * problem.channels;
+    for (int64_t k = 0; k < problem.hc; ++k) {
+      Lanes<isa>().widen(StreamAt(streams, t, k), problem.channels, row + k * problem.channels);
+    }
+    std::memset(row + width, 0, static_cast<size_t>(RoundUpToUnit(width) - width) * sizeof(float));
   }
 
   // Coefficients of row t from its product `mix`, which is overwritten.

@@ -69,58 +69,6 @@ struct LaneBodies {
     }
   }
 
-  static void PackRow(const uint8_t* codes, const uint8_t* scale, int64_t k, const IntegerRows& out,
-                      int64_t row) {
-    int16_t* parts = out.parts + row * out.units * 64;
-    float* factor = out.factor + row * out.factor_step;
-    uint8_t* has_low = out.has_low + row * out.factor_step;
-    for (int64_t u = out.units; u < out.factor_step; ++u) factor[u] = 0;
-    for (int64_t u = 0; u < out.units; ++u, parts += 64) {
-      const int64_t count = kUnit < k - u * kUnit ? kUnit : k - u * kUnit;
-      bool nan = false;
-      uint16_t low = 0;
-      // Place 2l + h of half p is channel 4l + 2h + p.
-      for (int64_t p = 0; p < 2; ++p) {
-        for (int64_t place = 0; place < 16; ++place) {
-          const int64_t channel = place / 2 * 4 + place % 2 * 2 + p;
-          const uint8_t code = channel < count ? codes[u * kUnit + channel] : uint8_t{0};
-          nan = nan || (code & kE4m3Magnitude) == kE4m3Nan;
-          parts[p * 16 + place] = kIntegerCodes[code].high;
-          parts[32 + p * 16 + place] = kIntegerCodes[code].low;
-          low = static_cast<uint16_t>(low | static_cast<uint16_t>(kIntegerCodes[code].low));
-        }
-      }
-      has_low[u] = low != 0;
-      float value = DecodeE8m0(scale[u]);
-      if (!IsProductScale(scale[u])) {
-        value = OddScale(codes + u * kUnit, count, kE4m3Magnitude);
-      }
-      if (nan) value = DecodeE8m0(kE8m0Nan);
-      // Weights count halves.
-      factor[u] = value * (low != 0 ? 0x1p-10f : 0x1p-7f);
-    }
-  }
-
-  struct IntegerCode {
-    int16_t high = 0;
-    int16_t low = 0;
-  };
-  // Codes that are multiples of 2^-6 are high parts, the others low ones. NaN is left at 0.
-  static constexpr std::array<IntegerCode, 256> kIntegerCodes = [] {
-    std::array<IntegerCode, 256> table = {};
-    for (size_t code = 0; code < table.size(); ++code) {
-      if ((code & kE4m3Magnitude) == kE4m3Nan) continue;
-      const float value = skein::kernels::DecodeE4m3(static_cast<uint8_t>(code));
-      const int fine = static_cast<int>(value * 512.0f);
-      if (fine % 8 == 0) {
-        table[code].high = static_cast<int16_t>(fine / 8);
-      } else {
-        table[code].low = static_cast<int16_t>(fine);
-      }
-    }
-    return table;
-  }();
-
   // e2m1 codes of one unit under one ue8m0 scale or two e4m3 scales.
   static void DecodeFp4(KvFormat format, const uint8_t* codes, const uint8_t* scale, float* out) {
     const bool by_16 = format == KvFormat::kFp4Group16;
@@ -421,11 +369,23 @@ struct LaneBodies {
     return sum;
   }
 
+  static constexpr auto kPackRow = [] {
+    decltype(LaneKernels::pack_row) function = nullptr;
+    if constexpr (CodeDot<L>::kUsed) function = &CodeDot<L>::PackRow;
+    return function;
+  }();
+  static constexpr auto kRawRow = [] {
+    decltype(LaneKernels::raw_row) function = nullptr;
+    if constexpr (CodeDot<L>::kUsed) function = &CodeDot<L>::RawRow;
+    return function;
+  }();
+
   static constexpr LaneKernels kTable = {
       .widen = &Widen,
       .decode_e4m3 = &DecodeE4m3,
       .decode_product_row = &DecodeProductRow,
-      .pack_row = IntegerDot<L>::kUsed ? &PackRow : nullptr,
+      .pack_row = kPackRow,
+      .raw_row = kRawRow,
       .narrow = &Narrow,
       .decode_kv = &DecodeKv,
       .gemm = &GemmBodies<L>::Gemm,

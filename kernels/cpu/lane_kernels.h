@@ -12,9 +12,9 @@
 namespace skein::kernels::cpu {
 
 // Rows of e4m3 activations as integers, for products with e2m1 weights: a code is high * 2^-6 + low
-// * 2^-9, both of 16 bits. Per unit 32 high and 32 low parts, each 16 channels 4l, 4l+2 and 16
-// channels 4l+1, 4l+3 (l ascending); its factor is the scale times what makes the integers codes;
-// `has_low` says whether any low part is not 0.
+// * 2^-9, both of 16 bits. Per unit 32 high and 32 low parts, each the 16 even channels, then the
+// 16 odd ones; its factor is the scale times what makes the integers codes; `has_low` says whether
+// any low part is not 0.
 struct IntegerRows {
   int16_t* parts = nullptr;    // [rows, units, 64]
   float* factor = nullptr;     // [rows, factor_step]
@@ -24,7 +24,7 @@ struct IntegerRows {
 };
 
 // Most rows whose weights go straight into the sums; more rows share decoded weights.
-inline constexpr int64_t kDirectRows = 8;
+inline constexpr int64_t kDirectRows = 16;
 
 // A matrix product of `rows` decoded activations with weight rows [n_begin, n_end).
 struct GemmCall {
@@ -33,8 +33,11 @@ struct GemmCall {
   // rows.
   const float* x = nullptr;
   int64_t x_step = 0;  // floats
-  const IntegerRows* x_integers =
-      nullptr;                     // the same rows for e2m1 weights, if they were e4m3 codes
+  // Of at most kDirectRows rows of codes, where the lanes use them. e4m3 weights: x holds codes
+  // times 2^112, a factor per unit at x_factor + row * x_factor_step. e2m1 weights: the integers.
+  const float* x_factor = nullptr;
+  int64_t x_factor_step = 0;
+  const IntegerRows* x_integers = nullptr;
   const int32_t* x_row = nullptr;  // row of x of output row i; null: x_first + i
   int64_t x_first = 0;
   int64_t rows = 0;
@@ -80,6 +83,8 @@ struct LaneKernels {
   // Row `row` of `out` from such codes; null where integers are not used.
   void (*pack_row)(const uint8_t* codes, const uint8_t* scale, int64_t k, const IntegerRows& out,
                    int64_t row);
+  // Row of codes times 2^112 with its factors, for e4m3 weights; null where codes are not used.
+  void (*raw_row)(const uint8_t* codes, const uint8_t* scale, int64_t k, float* out, float* factor);
   void (*narrow)(const float* x, int64_t count, uint16_t* out);
   // A row of a cache pool of `format`.
   void (*decode_kv)(KvFormat format, const uint8_t* data, const uint8_t* scale, int64_t dim,

@@ -367,7 +367,7 @@ void ControlLoop::Deliver(protocol::GroupId group, const scheduler::SequenceDelt
   auto found = requests_.find(id);
   if (found == requests_.end()) return;
   Request& request = found->second;
-  EngineMetrics& engine = metrics_.engines[group.value()];
+  GroupMetrics& engine = metrics_.engines[group.value()];
   TokenDelta out;
   AddWork(delta, out);
   out.tokens.reserve(delta.num_tokens);
@@ -449,7 +449,7 @@ void ControlLoop::NotePlan(const protocol::StepPlan& plan, absl::Time now) {
   Step step;
   step.planned = now;
   step.sequences = static_cast<uint32_t>(plan.sequences.size());
-  EngineMetrics& engine = metrics_.engines[plan.group.value()];
+  GroupMetrics& engine = metrics_.engines[plan.group.value()];
   for (const protocol::SequenceStep& sequence : plan.sequences) {
     step.tokens += static_cast<uint32_t>(sequence.tokens.size());
     if (sequence.tokens.size() > 1) ++step.prefills;
@@ -512,9 +512,9 @@ void ControlLoop::CheckDrain(Context& context) {
   if (now > *drain_deadline_ + kDrainGrace) context.Stop(absl::OkStatus());
 }
 
-void ControlLoop::UpdateEngineGauges(protocol::GroupId group) {
+void ControlLoop::UpdateGroupGauges(protocol::GroupId group) {
   const scheduler::GroupScheduler& schedule = scheduler_.group(group);
-  EngineMetrics& engine = metrics_.engines[group.value()];
+  GroupMetrics& engine = metrics_.engines[group.value()];
   engine.requests_running.Set(schedule.num_running());
   scheduler::SchedulerCounters& counted = groups_[group.value()].counted;
   const scheduler::SchedulerCounters& counters = schedule.counters();
@@ -539,7 +539,7 @@ void ControlLoop::UpdateGauges() {
   metrics_.groups.At({"starting"}).Set(scheduler_.num_groups() - ready);
   metrics_.workers.At({"ready"}).Set(ready);
   metrics_.workers.At({"spare"}).Set(static_cast<double>(workers_.num_spares()));
-  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) UpdateEngineGauges(protocol::GroupId(i));
+  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) UpdateGroupGauges(protocol::GroupId(i));
 }
 
 void ControlLoop::OnIdle(Context& context) {

@@ -106,7 +106,7 @@ class ControlLoop final : public protocol::Actor {
 
   void CheckDrain(protocol::Context& context);
   void UpdateGauges();
-  void UpdateEngineGauges(protocol::GroupId group);
+  void UpdateGroupGauges(protocol::GroupId group);
 
   const ControlOptions options_;
   FrontDoorQueue& door_;

@@ -132,8 +132,8 @@ SpeculationFamilies::SpeculationFamilies(protocol::MetricsRegistry& registry, ui
            "or no rows or cache blocks were left; near_max_len: no room below max_model_len."},
           {Engines(num_engines), {"reason", kUndrafted}})) {}
 
-EngineFamilies::EngineFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines,
-                               uint32_t num_drafts)
+GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines,
+                             uint32_t num_drafts)
     : requests_running(
           registry.AddGauges({"skein_requests_running",
                               "Requests that take part in steps. Flat at max_num_seqs: the "
@@ -216,8 +216,8 @@ void SpeculationMetrics::Add(const scheduler::SchedulerCounters& now,
   }
 }
 
-EngineMetrics::EngineMetrics(const EngineFamilies& families, std::string_view engine,
-                             uint32_t num_drafts)
+GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engine,
+                           uint32_t num_drafts)
     : requests_running(families.requests_running.At({engine})),
       prompt_tokens(families.prompt_tokens.At({engine})),
       generation_tokens(families.generation_tokens.At({engine})),
@@ -264,11 +264,11 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
 
 CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines,
                                        uint32_t num_drafts)
-    : CoordinatorMetrics(registry, EngineFamilies(registry, num_engines, num_drafts), num_engines,
+    : CoordinatorMetrics(registry, GroupFamilies(registry, num_engines, num_drafts), num_engines,
                          num_drafts) {}
 
 CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry,
-                                       const EngineFamilies& families, uint32_t num_engines,
+                                       const GroupFamilies& families, uint32_t num_engines,
                                        uint32_t num_drafts)
     : HttpMetrics(registry),
       StepMetrics(registry),

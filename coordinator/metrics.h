@@ -36,8 +36,8 @@ struct SpeculationFamilies {
 };
 
 // Families whose series carry the label `engine`: the number of the worker group.
-struct EngineFamilies {
-  EngineFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines, uint32_t num_drafts);
+struct GroupFamilies {
+  GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines, uint32_t num_drafts);
   protocol::GaugeFamily requests_running, requests_waiting;
   protocol::CounterFamily prompt_tokens, generation_tokens;
   protocol::HistogramFamily request_prompt_tokens, request_generation_tokens;
@@ -60,8 +60,8 @@ struct SpeculationMetrics {
 };
 
 // The series of one worker group.
-struct EngineMetrics {
-  EngineMetrics(const EngineFamilies& families, std::string_view engine, uint32_t num_drafts);
+struct GroupMetrics {
+  GroupMetrics(const GroupFamilies& families, std::string_view engine, uint32_t num_drafts);
   protocol::Gauge requests_running;
   protocol::Counter prompt_tokens, generation_tokens;
   protocol::Histogram request_prompt_tokens, request_generation_tokens;
@@ -86,15 +86,15 @@ struct CoordinatorMetrics : HttpMetrics, StepMetrics {
   CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines,
                      uint32_t num_drafts);
 
-  std::vector<EngineMetrics> engines;  // by group
-  protocol::Gauge requests_waiting;    // in the one queue of all groups
+  std::vector<GroupMetrics> engines;  // by group
+  protocol::Gauge requests_waiting;   // in the one queue of all groups
 
   // Counts what the HTTP edge reports. HTTP thread.
   void Count(const ApiEvent& event);
   void CountRefusal(std::string_view code, int status);
 
  private:
-  CoordinatorMetrics(protocol::MetricsRegistry& registry, const EngineFamilies& families,
+  CoordinatorMetrics(protocol::MetricsRegistry& registry, const GroupFamilies& families,
                      uint32_t num_engines, uint32_t num_drafts);
 };
 

@@ -19,7 +19,7 @@ class Admission {
  public:
   explicit Admission(const AdmissionLimits& limits) : limits_(limits) {}
 
-  // OK, or ResourceExhausted naming the bound that `sequence` would break.
+  // OK, or ResourceExhausted naming the bound that a prompt of `prompt_tokens` would break.
   absl::Status Check(uint64_t prompt_tokens) const;
   // Appends without a check: sequences that were admitted before and return keep their place.
   void Push(Sequence* sequence);

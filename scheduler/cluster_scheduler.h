@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "protocol/messages/step.h"
 #include "scheduler/admission.h"
 #include "scheduler/group_assignment.h"

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "protocol/messages/step.h"
 #include "scheduler/admission.h"
 #include "scheduler/batch_policy.h"
@@ -111,8 +110,8 @@ class GroupScheduler {
   // those whose steps failed too often are in the state kEnded and reported.
   std::vector<SequenceDelta> AbortInflight(AbortCause cause);
 
-  // OK, or InvalidArgument: a sequence of `prompt` tokens of which `length` are there already can
-  // never run with the geometry of this epoch. OK without an epoch.
+  // OK, or InvalidArgument: the sequence with all that it may still generate can never run with the
+  // geometry of this epoch. OK without an epoch.
   absl::Status CheckFits(const Sequence& sequence) const;
   // What newcomers may take now: sequences and blocks. Nothing without an epoch.
   struct Room {

@@ -69,10 +69,6 @@ double CostCurve::At(uint32_t size) const {
 SpeculationPolicy::SpeculationPolicy(const SpeculationSettings& settings)
     : settings_(settings), position_rate_(settings.max_depth, kPriorAcceptance) {}
 
-double SpeculationPolicy::AcceptanceOf(const DraftHistory& history, uint32_t index) const {
-  return Bounded(position_rate_[index] * OwnFactor(history));
-}
-
 // All drafts that may be made, the likeliest to be reached and accepted first. Survival falls with
 // the index, so a sequence's drafts come in their order.
 void SpeculationPolicy::Rank(std::span<const Candidate> candidates) {

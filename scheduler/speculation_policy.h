@@ -79,11 +79,8 @@ class SpeculationPolicy {
   void ObserveDrafts(std::span<const float> confidences, uint32_t num_accepted,
                      DraftHistory& history);
 
-  // Expected chance of draft `index` (from 0) to be accepted once it is reached.
-  double AcceptanceOf(const DraftHistory& history, uint32_t index) const;
+  // What a step costs by its rows, without the time of drafting.
   const CostCurve& forward_cost() const { return forward_; }
-  const CostCurve& draft_cost() const { return draft_; }
-  const SpeculationSettings& settings() const { return settings_; }
 
  private:
   struct Draft {

@@ -1,8 +1,11 @@
+// Socket names as claims of processors, and the memory policy of the process by system call.
+// Main thread. Must never wait for a processor or guess a list of nodes that it cannot read.
 #include "worker/host_placement.h"
 
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -91,8 +94,9 @@ std::string InterleaveMemory() {
   std::string text;
   std::getline(file, text);
   const std::optional<std::vector<int>> nodes = ParseNodeList(text);
-  if (!nodes)
+  if (!nodes) {
     return "unknown: the system lists no memory nodes; pages lie where they are first read";
+  }
   if (nodes->size() < 2) return "one node, nothing to place";
   constexpr size_t kBits = sizeof(unsigned long) * CHAR_BIT;
   std::array<unsigned long, kNodesMax / kBits> mask = {};

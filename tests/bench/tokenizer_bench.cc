@@ -1,6 +1,6 @@
 // tokenizer_bench: throughput of Encode and Decode on text of the tree, one thread.
-// Usage: tokenizer_bench --tokenizer FILE --encodings FILE [--seed N] [--reps N] [--mib N]; runs
-// from the source root. One JSON line per corpus on stdout, a table on stderr.
+// Usage: tokenizer_bench --tokenizer FILE --encodings FILE [--seed N] [--reps N] [--mib N]
+// [--commit ID]; runs from the source root. One JSON line per corpus on stdout, a table on stderr.
 // Must never: print a figure when the recorded encodings do not match before and after.
 #include <algorithm>
 #include <chrono>
@@ -15,6 +15,7 @@
 
 #include "absl/strings/numbers.h"
 #include "coordinator/text/tokenizer.h"
+#include "tests/bench/bench_line.h"
 #include "tests/conformance/tokenizer_cases.h"
 
 namespace skein::tests {
@@ -27,8 +28,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::string tokenizer;
   std::string encodings;
-  uint64_t seed = 1;
-  int reps = 9;
+  bench::RunIdentity run{"tokenizer_bench", "unknown", 1, 9};
   size_t bytes = 4 << 20;
 };
 
@@ -39,11 +39,6 @@ struct Corpus {
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Lines of all files under `folders` that end in `ending`.
@@ -88,7 +83,7 @@ std::vector<std::string> HanLines(std::mt19937_64& random) {
 }
 
 std::vector<Corpus> MakeCorpora(const Options& options) {
-  std::mt19937_64 random(options.seed);
+  std::mt19937_64 random(options.run.seed);
   const auto prose = LinesOf({"coordinator", "worker", "kernels", "scheduler", "protocol"}, ".md");
   const auto code = LinesOf({"coordinator", "worker", "kernels", "scheduler", "protocol"}, ".cc");
   const auto json = LinesOf({"tests/data/tokenizer-goldens"}, ".jsonl");
@@ -113,7 +108,7 @@ bool RunCorpus(const Options& options, const Tokenizer& tokenizer, const Corpus&
   std::vector<double> encode_s;
   std::vector<double> decode_s;
   size_t num_ids = 0;
-  for (int rep = 0; rep < options.reps; ++rep) {
+  for (int rep = 0; rep < options.run.reps; ++rep) {
     Clock::time_point start = Clock::now();
     const auto ids = tokenizer.Encode(corpus.text, SpecialTokens::kPlain);
     encode_s.push_back(SecondsSince(start));
@@ -125,13 +120,15 @@ bool RunCorpus(const Options& options, const Tokenizer& tokenizer, const Corpus&
     num_ids = ids->size();
   }
   const double mib = static_cast<double>(corpus.text.size()) / (1 << 20);
-  const double encode = mib / Median(encode_s);
-  const double decode = mib / Median(decode_s);
-  std::cout << "{\"bench\":\"tokenizer_bench\",\"corpus\":\"" << corpus.name
-            << "\",\"seed\":" << options.seed << ",\"reps\":" << options.reps
-            << ",\"bytes\":" << corpus.text.size() << ",\"ids\":" << num_ids
-            << ",\"mib_s_encode\":" << encode << ",\"mib_s_decode\":" << decode
-            << ",\"ids_match\":true,\"valid\":true}" << std::endl;
+  const double encode = mib / bench::Percentile(encode_s, 50);
+  const double decode = mib / bench::Percentile(decode_s, 50);
+  bench::PrintCase(options.run, corpus.name,
+                   {{"bytes", std::to_string(corpus.text.size())},
+                    {"ids", std::to_string(num_ids)},
+                    {"mib_s_encode", bench::JsonNumber(encode)},
+                    {"mib_s_decode", bench::JsonNumber(decode)},
+                    {"ids_match", "true"}},
+                   true);
   std::cerr << corpus.name << ": encode " << encode << " MiB/s, decode " << decode << " MiB/s, "
             << static_cast<double>(corpus.text.size()) / static_cast<double>(num_ids)
             << " bytes per token\n";
@@ -164,12 +161,14 @@ bool ReadOptions(int argc, char** argv, Options* options) {
       options->tokenizer = value;
     } else if (flag == "--encodings") {
       options->encodings = value;
+    } else if (flag == "--commit") {
+      options->run.commit = value;
     } else if (!absl::SimpleAtoi(value, &number) || number == 0) {
       return false;
     } else if (flag == "--seed") {
-      options->seed = number;
+      options->run.seed = number;
     } else if (flag == "--reps") {
-      options->reps = static_cast<int>(number);
+      options->run.reps = static_cast<int>(number);
     } else if (flag == "--mib") {
       options->bytes = number << 20;
     } else {
@@ -186,7 +185,7 @@ int main(int argc, char** argv) {
   skein::tests::Options options;
   if (!skein::tests::ReadOptions(argc, argv, &options)) {
     std::cerr << "usage: tokenizer_bench --tokenizer FILE --encodings FILE [--seed N] [--reps N] "
-                 "[--mib N]\n";
+                 "[--mib N] [--commit ID]\n";
     return 64;
   }
   return skein::tests::Run(options);

@@ -168,7 +168,7 @@ TEST_F(ControlGroupsTest, RequestsAreSpreadAndCountedByGroup) {
   for (uint64_t id = 1; id <= 4; ++id) {
     EXPECT_EQ(clients[id - 1]->tokens, DecodeAlone({static_cast<int32_t>(id), 7}, StopAt(5), 32));
   }
-  for (const coordinator::EngineMetrics& engine : metrics_.engines) {
+  for (const coordinator::GroupMetrics& engine : metrics_.engines) {
     EXPECT_EQ(engine.generation_tokens.value(), 10);
     EXPECT_EQ(engine.kv_blocks_free.value(), 32);
   }

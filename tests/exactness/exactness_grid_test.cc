@@ -48,6 +48,7 @@ struct Isa {
 constexpr Isa kIsas[] = {
     {"scalar", kernels::CpuIsa::kScalar, [] { return true; }},
     {"avx2", kernels::CpuIsa::kAvx2, &kernels::CpuHasAvx2},
+    {"avx512", kernels::CpuIsa::kAvx512, &kernels::CpuHasAvx512},
 };
 
 struct Axis {

@@ -89,10 +89,11 @@ TEST(BenchOptionsTest, SaysWhatIsWrong) {
             "--num-prompt is no flag of skein bench; --help lists them");
   EXPECT_EQ(Error({"fast"}), "\"fast\" is no flag; skein bench --help lists them");
   EXPECT_EQ(Error({"--num-prompts", "3x"}),
-            "--num-prompts is \"3x\"; it must be a whole number from 1 on");
-  EXPECT_EQ(Error({"--num-prompts"}), "--num-prompts is \"\"; it must be a whole number from 1 on");
+            "--num-prompts is \"3x\"; it must be a whole number from 1 to 10000000");
+  EXPECT_EQ(Error({"--num-prompts"}),
+            "--num-prompts is \"\"; it must be a whole number from 1 to 10000000");
   EXPECT_EQ(Error({"--request-rate", "-1"}),
-            "--request-rate is \"-1\"; it must be a number from 0 on");
+            "--request-rate is \"-1\"; it must be a number from 1e-06 on");
   EXPECT_EQ(Error({"--goodput", "itl:5"}),
             "--goodput is \"itl:5\"; it must be ttft:MS, tpot:MS or e2el:MS");
   EXPECT_EQ(Error({"--slo", "fast"}),
@@ -108,6 +109,45 @@ TEST(BenchOptionsTest, SaysWhatIsWrong) {
   EXPECT_EQ(Error({"--compare", "a"}), "--compare needs at least two result files");
   EXPECT_EQ(Error({"--metric-percentiles", "101"}),
             "--metric-percentiles is \"101\"; it must be a list of numbers from 0 to 100");
+}
+
+TEST(BenchOptionsTest, RefusesNumbersThatAreNone) {
+  for (const char* text : {"nan", "inf", "50,nan"}) {
+    EXPECT_EQ(Error({"--metric-percentiles", text}),
+              protocol::Concat("--metric-percentiles is \"", text,
+                               "\"; it must be a list of numbers from 0 to 100"));
+  }
+  EXPECT_EQ(Error({"--goodput", "ttft:nan"}),
+            "--goodput is \"ttft:nan\"; it must be ttft:MS, tpot:MS or e2el:MS");
+  EXPECT_EQ(Error({"--num-prompts", "nan"}),
+            "--num-prompts is \"nan\"; it must be a whole number from 1 to 10000000");
+  EXPECT_EQ(Error({"--num-prompts", "1e300"}),
+            "--num-prompts is \"1e300\"; it must be a whole number from 1 to 10000000");
+  EXPECT_EQ(Error({"--random-input-len", "1e14"}),
+            "--random-input-len is \"1e14\"; it must be a whole number from 1 to 16777216");
+  EXPECT_EQ(Error({"--port", "65536"}),
+            "--port is \"65536\"; it must be a whole number from 1 to 65535");
+  EXPECT_EQ(Error({"--request-rate", "0"}),
+            "--request-rate is \"0\"; it must be a number from 1e-06 on");
+}
+
+TEST(BenchOptionsTest, RefusesUrlsThatNameNoServer) {
+  for (const char* url : {"http://a:nan", "http://a:-5", "http://a:1.5", "http://a:0",
+                          "http://a:65536", "http://a/v1", "http://", "http://:80", "http://a:"}) {
+    EXPECT_EQ(Error({"--base-url", url}),
+              protocol::Concat("--base-url is \"", url, "\"; it must be http://HOST:PORT"));
+  }
+  EXPECT_EQ(Parse({"--base-url", "http://a"}).port, 80);
+}
+
+TEST(BenchOptionsTest, RefusesSwitchesWithAndTextsWithoutValues) {
+  EXPECT_EQ(Error({"--ignore-eos=false"}), "--ignore-eos is \"false\"; it must be without a value");
+  EXPECT_EQ(Error({"--model", "--ignore-eos"}),
+            "--model is \"\"; it must be a text; leave the flag out otherwise");
+}
+
+TEST(BenchOptionsTest, TheLastRateWins) {
+  EXPECT_EQ(Parse({"--request-rate", "5", "--request-rate", "inf"}).request_rate, 0);
 }
 
 TEST(BenchOptionsTest, HelpNamesEveryModeAndFlag) {

@@ -166,6 +166,11 @@ TEST(BenchWorkloadTest, NamesTheLineOfATraceThatIsWrong) {
   EXPECT_THAT(Error(options, "\n{\"timestamp\":1,\"input_length\":0,\"output_length\":1}"),
               ::testing::StartsWith("t.jsonl:2: input_length"));
   EXPECT_THAT(Error(options, "{\"input_length\":1}"), ::testing::HasSubstr("timestamp"));
+  for (const char* hashes : {"7", "[1,\"x\"]", "[-4]"}) {
+    EXPECT_THAT(Error(options, protocol::Concat("{\"timestamp\":1,\"input_length\":1,\"hash_ids\":",
+                                                hashes, ",\"output_length\":1}")),
+                ::testing::StartsWith("t.jsonl:1: hash_ids is "));
+  }
   EXPECT_EQ(Error(options, "\n"), "t.jsonl: the trace has no line");
 }
 

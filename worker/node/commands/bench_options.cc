@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <string_view>
 #include <variant>
 
@@ -25,12 +26,17 @@ struct Flag {
   Member member;
   std::string_view help;
   double min = 0;
+  double max = 1e15;
 };
+
+// Requests and prompts are made before the run; more than this is a slip of the keyboard.
+constexpr double kRequestsMax = 1e7;
+constexpr double kTokensMax = 1 << 24;
 
 constexpr std::array kFlags = {
     Flag{"base-url", &BenchOptions::base_url, "http://HOST:PORT instead of --host and --port"},
     Flag{"host", &BenchOptions::host, "server to load (127.0.0.1)"},
-    Flag{"port", &BenchOptions::port, "its port (8000)", 1},
+    Flag{"port", &BenchOptions::port, "its port (8000)", 1, 65535},
     Flag{"endpoint", &BenchOptions::endpoint,
          "/v1/completions (default: prompts are token ids) or /v1/chat/completions (text)"},
     Flag{"model", &BenchOptions::model, "served name; default: the first of GET /v1/models"},
@@ -40,22 +46,27 @@ constexpr std::array kFlags = {
          "file of sharegpt (JSON: [{\"conversations\":[{\"value\":...},{\"value\":...}]}]) or\n"
          "      trace (JSON lines: timestamp in ms, input_length or prompt, output_length,\n"
          "      hash_ids of shared blocks of 512 tokens)"},
-    Flag{"random-input-len", &BenchOptions::random_input_len, "tokens of a prompt (1024)", 1},
-    Flag{"random-output-len", &BenchOptions::random_output_len, "tokens of an answer (128)", 1},
+    Flag{"random-input-len", &BenchOptions::random_input_len, "tokens of a prompt (1024)", 1,
+         kTokensMax},
+    Flag{"random-output-len", &BenchOptions::random_output_len, "tokens of an answer (128)", 1,
+         kTokensMax},
     Flag{"random-range-ratio", &BenchOptions::random_range_ratio,
          "spread of both lengths, 0 to below 1 (0)"},
     Flag{"random-prefix-len", &BenchOptions::random_prefix_len,
-         "tokens that all prompts begin with, besides their own (0)"},
+         "tokens that all prompts begin with, besides their own (0)", 0, kTokensMax},
     Flag{"random-token-max", &BenchOptions::random_token_max,
          "token ids are drawn from 256 up to this (4000); at most the vocabulary size", 257},
     Flag{"output-len", &BenchOptions::output_len,
-         "tokens of an answer of sharegpt and trace, instead of what is recorded", 0},
+         "tokens of an answer of sharegpt and trace, instead of what is recorded", 0, kTokensMax},
     Flag{"trace-speed", &BenchOptions::trace_speed, "2 replays a trace in half its time (1)", 1e-3},
-    Flag{"num-prompts", &BenchOptions::num_prompts, "requests (1000); a trace may hold fewer", 1},
-    Flag{"num-warmups", &BenchOptions::num_warmups, "requests before, not measured (0)"},
+    Flag{"num-prompts", &BenchOptions::num_prompts, "requests (1000); a trace may hold fewer", 1,
+         kRequestsMax},
+    Flag{"num-warmups", &BenchOptions::num_warmups, "requests before, not measured (0)", 0,
+         kRequestsMax},
     Flag{"request-rate", &BenchOptions::request_rate,
          "requests per second, or inf (default). Open loop: arrival times are fixed before\n"
-         "      the run, and every latency counts from the arrival, sent late or not"},
+         "      the run, and every latency counts from the arrival, sent late or not",
+         1e-6},
     Flag{"burstiness", &BenchOptions::burstiness,
          "shape of the gamma distribution of intervals; 1 (default) is Poisson", 1e-6},
     Flag{"max-concurrency", &BenchOptions::max_concurrency,
@@ -82,7 +93,7 @@ constexpr std::string_view kListHelp =
 bool ReadNumber(std::string_view text, double* value) {
   const char* end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, *value);
-  return !text.empty() && result.ec == std::errc() && result.ptr == end;
+  return !text.empty() && result.ec == std::errc() && result.ptr == end && std::isfinite(*value);
 }
 
 absl::Status BadValue(std::string_view flag, std::string_view value, std::string_view wanted) {
@@ -101,23 +112,28 @@ std::vector<std::string> SplitBy(std::string_view text, char separator) {
 
 absl::Status SetFlag(const Flag& flag, std::string_view value, BenchOptions& options) {
   if (const auto* text = std::get_if<std::string BenchOptions::*>(&flag.member)) {
+    if (value.empty()) return BadValue(flag.name, value, "a text; leave the flag out otherwise");
     options.** text = std::string(value);
     return absl::OkStatus();
   }
   double number = 0;
-  if (flag.name == "request-rate" && value == "inf") return absl::OkStatus();
-  const bool read = ReadNumber(value, &number) && number >= flag.min && number < 1e15;
-  if (const auto* real = std::get_if<double BenchOptions::*>(&flag.member)) {
-    if (!read) return BadValue(flag.name, value, Concat("a number from ", flag.min, " on"));
-    options.** real = number;
+  if (flag.name == "request-rate" && value == "inf") {
+    options.request_rate = 0;
     return absl::OkStatus();
   }
-  const auto whole = static_cast<int64_t>(number);
-  if (!read || static_cast<double>(whole) != number) {
-    return BadValue(flag.name, value,
-                    Concat("a whole number from ", static_cast<int64_t>(flag.min), " on"));
+  const bool read = ReadNumber(value, &number) && number >= flag.min && number <= flag.max;
+  const auto* real = std::get_if<double BenchOptions::*>(&flag.member);
+  if (!read || (real == nullptr && std::trunc(number) != number)) {
+    std::string wanted =
+        Concat(real == nullptr ? "a whole number from " : "a number from ", flag.min);
+    wanted += flag.max < 1e15 ? Concat(" to ", static_cast<int64_t>(flag.max)) : " on";
+    return BadValue(flag.name, value, wanted);
   }
-  options.*std::get<int64_t BenchOptions::*>(flag.member) = whole;
+  if (real != nullptr) {
+    options.** real = number;
+  } else {
+    options.*std::get<int64_t BenchOptions::*>(flag.member) = static_cast<int64_t>(number);
+  }
   return absl::OkStatus();
 }
 
@@ -172,7 +188,9 @@ absl::Status ApplyBaseUrl(BenchOptions& options) {
   while (url.ends_with("/")) url.remove_suffix(1);
   const size_t colon = url.rfind(':');
   double port = 80;
-  if (colon != std::string_view::npos && !ReadNumber(url.substr(colon + 1), &port)) {
+  const bool read = colon == std::string_view::npos || ReadNumber(url.substr(colon + 1), &port);
+  if (!read || port < 1 || port > 65535 || std::trunc(port) != port ||
+      url.substr(0, colon).empty() || url.find('/') != std::string_view::npos) {
     return BadValue("base-url", options.base_url, "http://HOST:PORT");
   }
   options.host = std::string(url.substr(0, colon));
@@ -200,9 +218,6 @@ absl::Status ApplySlo(BenchOptions& options) {
 absl::Status CheckTogether(BenchOptions& options) {
   SKEIN_RETURN_IF_ERROR(ApplyBaseUrl(options));
   SKEIN_RETURN_IF_ERROR(ApplySlo(options));
-  if (options.port > 65535) {
-    return BadValue("port", Concat(options.port), "at most 65535");
-  }
   if (!options.endpoint.starts_with("/")) {
     return BadValue("endpoint", options.endpoint, "a path that begins with /");
   }
@@ -243,6 +258,7 @@ absl::StatusOr<BenchOptions> ParseBenchOptions(std::span<const std::string> argu
     const auto* flag = std::find_if(kFlags.begin(), kFlags.end(),
                                     [&](const Flag& known) { return known.name == name; });
     if (flag != kFlags.end() && std::holds_alternative<bool BenchOptions::*>(flag->member)) {
+      if (!words.empty()) return BadValue(name, words[0], "without a value");
       options.*std::get<bool BenchOptions::*>(flag->member) = true;
       continue;
     }

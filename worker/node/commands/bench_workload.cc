@@ -170,12 +170,14 @@ absl::StatusOr<std::vector<BenchRequest>> ShareGptRequests(const BenchOptions& o
 }
 
 // Ids of a trace's prompt: blocks with the same hash have the same tokens.
-std::vector<int64_t> TraceIds(const BenchOptions& options, const JsonValue* hashes, int64_t length,
-                              Random& random) {
+absl::StatusOr<std::vector<int64_t>> TraceIds(const BenchOptions& options, const JsonValue* hashes,
+                                              int64_t length, Random& random) {
   std::vector<int64_t> ids;
   if (hashes != nullptr) {
-    for (const JsonValue& hash : hashes->elements()) {
-      const auto value = hash.AsUint64("hash_ids").value_or(0);
+    SKEIN_ASSIGN_OR_RETURN(const auto elements, hashes->AsArray("hash_ids"));
+    for (const JsonValue& hash : elements) {
+      SKEIN_ASSIGN_OR_RETURN(const uint64_t value, hash.AsUint64("hash_ids"));
+      if (static_cast<int64_t>(ids.size()) >= length) break;
       Random block(static_cast<uint64_t>(options.seed) ^ (value * 0x9E3779B97F4A7C15u + 1));
       DrawIds(options, kTraceBlockTokens, block, ids);
     }
@@ -204,7 +206,7 @@ absl::StatusOr<BenchRequest> TraceRequest(const BenchOptions& options, std::stri
   } else {
     SKEIN_ASSIGN_OR_RETURN(const JsonValue* input, entry.Require("input_length", "$"));
     SKEIN_ASSIGN_OR_RETURN(const int64_t length, input->AsInt64("input_length", 1, kLengthMax));
-    prompt.ids = TraceIds(options, entry.Find("hash_ids"), length, random);
+    SKEIN_ASSIGN_OR_RETURN(prompt.ids, TraceIds(options, entry.Find("hash_ids"), length, random));
   }
   request.body = BodyOf(options, prompt, request.output_len);
   return request;

@@ -234,8 +234,7 @@ TEST_F(ControlLoopTest, WhatCannotRunGetsAnErrorDelta) {
   EXPECT_EQ(door_.waiting_requests(), 0U);
 }
 
-class SmallBudgetTest : public ControlLoopTest {
- protected:
+struct SmallBudgetTest : ControlLoopTest {
   SmallBudgetTest() : ControlLoopTest({}, 8) {}
 };
 

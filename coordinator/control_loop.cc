@@ -336,8 +336,10 @@ void ControlLoop::MeasureStep(const Step& step, const StepResult& result, absl::
   metrics_.step_tokens.At({phase}).Observe(rows);
   metrics_.step_batch_size.At({phase}).Observe(step.sequences);
   metrics_.step_duration.At({phase}).Observe(absl::ToDoubleSeconds(now - step.planned));
-  // Capacity is learned from steps that are mostly prompt.
-  if (step.prefills == 0 || rows < 64 || result.device_time_us == 0) return;
+  // Capacity is learned from steps that are mostly prompt: large ones, or full ones of a small
+  // budget.
+  const uint32_t rows_min = std::min<uint32_t>(64, options_.limits.max_num_batched_tokens);
+  if (step.prefills == 0 || rows < rows_min || result.device_time_us == 0) return;
   const double rate = rows * 1e6 / static_cast<double>(result.device_time_us);
   prefill_tokens_per_second_ =
       prefill_tokens_per_second_ == 0 ? rate : 0.8 * prefill_tokens_per_second_ + 0.2 * rate;

@@ -81,6 +81,10 @@ absl::Status OpenDevice(const protocol::Config& config, Device& device) {
 std::string PinnedText(const protocol::Config& config, const Device& device) {
   if (config.worker.pin_threads == 0) return "not pinned, as configured";
   if (device.processors.processors().empty()) {
+    if (const int usable = UsableProcessors(); device.threads->threads() > usable) {
+      return protocol::Concat("not pinned: ", device.threads->threads(), " threads, ", usable,
+                              usable == 1 ? " processor" : " processors");
+    }
     return "not pinned: other workers of this host have the processors";
   }
   return absl::StrJoin(device.processors.processors(), ",");

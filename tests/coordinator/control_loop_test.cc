@@ -41,14 +41,15 @@ class ControlLoopTest : public ::testing::Test {
  protected:
   ControlLoopTest() { loop_.OnStart(context_); }
 
-  explicit ControlLoopTest(scheduler::SpeculationSettings speculation) : speculation_(speculation) {
+  explicit ControlLoopTest(scheduler::SpeculationSettings speculation, uint32_t batched = 64)
+      : speculation_(speculation), batched_tokens_(batched) {
     loop_.OnStart(context_);
   }
 
   coordinator::ControlOptions Options() const {
     coordinator::ControlOptions options;
     options.limits.max_num_seqs = 4;
-    options.limits.max_num_batched_tokens = 64;
+    options.limits.max_num_batched_tokens = batched_tokens_;
     options.limits.lanes = 1;
     options.limits.speculation = speculation_;
     options.limits.admission = {16, 1000};
@@ -121,6 +122,7 @@ class ControlLoopTest : public ::testing::Test {
   double EpochChanges(std::string_view cause) { return metrics_.epoch_changes.At({cause}).value(); }
 
   const scheduler::SpeculationSettings speculation_ = {};
+  const uint32_t batched_tokens_ = 64;
   CountingWaker waker_;
   protocol::MetricsRegistry registry_{{}};
   coordinator::CoordinatorMetrics metrics_{registry_, 1, 5};
@@ -230,6 +232,19 @@ TEST_F(ControlLoopTest, WhatCannotRunGetsAnErrorDelta) {
   EXPECT_EQ(client->last.finish, FinishReason::kError);
   EXPECT_EQ(client->last.error.message(), "the prompt has 40 tokens, max_model_len is 32");
   EXPECT_EQ(door_.waiting_requests(), 0U);
+}
+
+struct SmallBudgetTest : ControlLoopTest {
+  SmallBudgetTest() : ControlLoopTest({}, 8) {}
+};
+
+TEST_F(SmallBudgetTest, FullStepsOfPromptTeachHowManyTokensMayWait) {
+  StartWorker();
+  Submit(1, std::vector<int32_t>(24, 3), StopAt(1));
+  RunAll();
+  // 124 tokens: more than the 100 that the door began with, less than four seconds of prefill.
+  for (uint64_t id = 2; id < 6; ++id) Submit(id, std::vector<int32_t>(31, 3), StopAt(1));
+  EXPECT_EQ(door_.waiting_requests(), 4U);
 }
 
 TEST_F(ControlLoopTest, ALostWorkerIsReplacedAndTheClientSeesEachTokenOnce) {

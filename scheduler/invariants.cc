@@ -52,8 +52,9 @@ absl::Status CheckBlocks(const ClusterScheduler& scheduler, const GroupScheduler
 absl::Status CheckSlots(const ClusterScheduler& scheduler, const GroupScheduler& group) {
   std::set<uint32_t> slots;
   for (const Sequence* sequence : RunningOf(scheduler, group)) {
-    if (!sequence->slot)
+    if (!sequence->slot) {
       return Broken(2, "running sequence ", sequence->id.value(), " has no slot");
+    }
     if (!slots.insert(sequence->slot->value()).second) {
       return Broken(2, "slot ", sequence->slot->value(), " has two sequences");
     }
@@ -108,6 +109,34 @@ absl::Status CheckInFlight(const ClusterScheduler& scheduler, const GroupSchedul
   return absl::OkStatus();
 }
 
+// Rows of the steps in flight, drafts among them: within the budget and the blocks, and in no
+// length.
+absl::Status CheckRows(const ClusterScheduler& scheduler, const GroupScheduler& group) {
+  const protocol::CacheGeometry& geometry = group.geometry();
+  for (uint32_t lane = 0; lane < scheduler.limits().lanes; ++lane) {
+    uint64_t rows = 0;
+    for (const StepInFlight::Part& part : group.in_flight(lane).parts) {
+      const Sequence& sequence = *part.sequence;
+      rows += uint64_t{part.chunk} + part.depth;
+      if (sequence.planned - sequence.computed != part.chunk) {
+        return Broken(8, "sequence ", part.id.value(), " computed ", sequence.computed,
+                      ", planned ", sequence.planned, ", its step has ", part.chunk,
+                      " rows without drafts");
+      }
+      const uint64_t room = sequence.blocks.size() * uint64_t{geometry.block_tokens};
+      if (room < uint64_t{sequence.planned} + part.depth) {
+        return Broken(8, "sequence ", part.id.value(), " planned ", sequence.planned,
+                      " tokens and ", part.depth, " drafts in ", room);
+      }
+    }
+    const uint32_t budget = std::min(scheduler.limits().max_num_batched_tokens, geometry.max_rows);
+    if (rows > budget) {
+      return Broken(8, "the step of lane ", lane, " has ", rows, " rows, its budget is ", budget);
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Which sequences run where: in one lane of their group, in order of service.
 absl::Status CheckLanes(const ClusterScheduler& scheduler, const GroupScheduler& group) {
   uint64_t outstanding = 0;
@@ -144,6 +173,7 @@ absl::Status CheckInvariants(const ClusterScheduler& scheduler) {
   for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
     const GroupScheduler& group = scheduler.group(protocol::GroupId(i));
     SKEIN_RETURN_IF_ERROR(CheckInFlight(scheduler, group, planned));
+    SKEIN_RETURN_IF_ERROR(CheckRows(scheduler, group));
     SKEIN_RETURN_IF_ERROR(CheckLanes(scheduler, group));
   }
   for (const auto& [id, sequence] : scheduler.sequences()) {

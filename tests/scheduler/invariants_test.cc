@@ -3,6 +3,8 @@
 #include "scheduler/invariants.h"
 
 #include <functional>
+#include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -128,6 +130,24 @@ TEST_F(BrokenState, StepsInFlightAreNamed) {
         s.planned = 4;
       },
       "scheduler invariant 6: sequence 2 is in flight in no step");
+}
+
+TEST_F(BrokenState, RowsOfStepsAreNamed) {
+  auto& part = const_cast<scheduler::StepInFlight::Part&>(
+      scheduler_.group(kOnly).in_flight(0).parts.front());
+  const auto expect = [&](uint32_t& field, uint32_t value, const std::string& text) {
+    const uint32_t whole = std::exchange(field, value);
+    EXPECT_EQ(CheckInvariants(scheduler_).message(), text);
+    field = whole;
+    EXPECT_TRUE(CheckInvariants(scheduler_).ok()) << text;
+  };
+  expect(part.chunk, 2,
+         "scheduler invariant 8: sequence 1 computed 0, planned 3, its step has 2 rows without "
+         "drafts");
+  const size_t room = At(1).blocks.size() * GeometryOf(kSetup).block_tokens;
+  expect(part.depth, 1'000'000,
+         "scheduler invariant 8: sequence 1 planned 3 tokens and 1000000 drafts in " +
+             std::to_string(room));
 }
 
 }  // namespace

@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "coordinator/control_loop.h"
 #include "scheduler/cluster_scheduler.h"
 #include "scheduler/invariants.h"
+#include "tests/bench/bench_line.h"
 
 namespace {
 
@@ -393,7 +395,7 @@ class ControlRun {
 // ---- output
 
 // hit_rate 0: there is no prefix cache yet.
-bool Print(const Case& bench, const Figures& f, uint64_t seed) {
+bool Print(const Case& bench, const Figures& f, const RunIdentity& identity) {
   const double total = f.add.seconds + f.plan.seconds + f.commit.seconds;
   const auto steps = static_cast<double>(f.steps);
   const double ns = total * 1e9 / static_cast<double>(f.request_steps);
@@ -402,18 +404,26 @@ bool Print(const Case& bench, const Figures& f, uint64_t seed) {
   const bool valid = f.valid && drafts >= 0.8 * bench.depth;
   const double churn = static_cast<double>(f.ended) / static_cast<double>(f.request_steps);
   const double allocs = static_cast<double>(allocations) / steps;
-  std::printf(
-      "{\"bench\":\"scheduler_bench\",\"case\":\"%s\",\"seed\":%llu,\"reps\":%llu,"
-      "\"live\":%u,\"lanes\":%u,\"groups\":%u,\"churn\":%.4f,\"depth\":%u,"
-      "\"drafts_per_request_step\":%.2f,\"hit_rate\":0,"
-      "\"add_us\":%.1f,\"plan_us\":%.1f,\"commit_us\":%.1f,\"ns_per_request_step\":%.1f,"
-      "\"allocs_per_step\":%.1f,\"allocs_per_request_step\":%.2f,\"valid\":%s}\n",
-      bench.name.c_str(), static_cast<unsigned long long>(seed),
-      static_cast<unsigned long long>(f.steps), bench.live, bench.lanes, bench.groups, churn,
-      bench.depth, drafts, f.add.seconds * 1e6 / steps, f.plan.seconds * 1e6 / steps,
-      f.commit.seconds * 1e6 / steps, ns, allocs,
-      static_cast<double>(allocations) / static_cast<double>(f.request_steps),
-      valid ? "true" : "false");
+  RunIdentity run = identity;
+  run.reps = static_cast<int>(f.steps);
+  PrintCase(run,
+            absl::StrCat(bench.name, "_live", bench.live, "_lanes", bench.lanes, "_groups",
+                         bench.groups, "_depth", bench.depth),
+            {{"live", JsonNumber(bench.live)},
+             {"lanes", JsonNumber(bench.lanes)},
+             {"groups", JsonNumber(bench.groups)},
+             {"depth", JsonNumber(bench.depth)},
+             {"churn", JsonNumber(churn)},
+             {"drafts_per_request_step", JsonNumber(drafts)},
+             {"hit_rate", "0"},
+             {"add_us", JsonNumber(f.add.seconds * 1e6 / steps)},
+             {"plan_us", JsonNumber(f.plan.seconds * 1e6 / steps)},
+             {"commit_us", JsonNumber(f.commit.seconds * 1e6 / steps)},
+             {"ns_per_request_step", JsonNumber(ns)},
+             {"allocs_per_step", JsonNumber(allocs)},
+             {"allocs_per_request_step",
+              JsonNumber(static_cast<double>(allocations) / static_cast<double>(f.request_steps))}},
+            valid);
   std::fprintf(stderr,
                "%-10s live %6u lanes %u groups %u depth %u  plan %9.1f us  commit %9.1f us  "
                "%7.1f ns per request and step  %s\n",
@@ -428,6 +438,7 @@ struct Selection {
   uint64_t seed = std::random_device()();
   uint32_t live = 0;
   std::string name;
+  std::string commit = "unknown";
 
   bool Has(const Case& bench) const {
     return (live == 0 || live == bench.live) && (name.empty() || name == bench.name);
@@ -439,6 +450,8 @@ int Run(const Selection& selection) {
                "hit_rate is 0: there is no prefix cache yet. The control case counts its whole "
                "round as commit\n");
   const uint64_t seed = selection.seed;
+  const RunIdentity identity{
+      .bench = "scheduler_bench", .commit = selection.commit, .seed = seed, .reps = 1};
   bool valid = true;
   for (const uint32_t live : {1'000U, 10'000U}) {
     const int steps = live == 1'000U ? 2'000 : 200;
@@ -446,11 +459,11 @@ int Run(const Selection& selection) {
       for (const auto& [lanes, groups] : {std::pair{1U, 1U}, {2U, 1U}, {1U, 4U}}) {
         const Case scheduler{"scheduler", live, lanes, groups, depth};
         if (selection.Has(scheduler)) {
-          valid = Print(scheduler, SchedulerRun(scheduler, seed).Run(steps), seed) && valid;
+          valid = Print(scheduler, SchedulerRun(scheduler, seed).Run(steps), identity) && valid;
         }
         const Case control{"control", live, lanes, groups, depth};
         if (selection.Has(control)) {
-          valid = Print(control, ControlRun(control, seed).Run(steps), seed) && valid;
+          valid = Print(control, ControlRun(control, seed).Run(steps), identity) && valid;
         }
       }
     }
@@ -465,8 +478,13 @@ bool Parse(int argc, char** argv, Selection& selection) {
     if (i + 1 == argc) return false;
     if (flag == "--seed" && absl::SimpleAtoi(argv[i + 1], &selection.seed)) continue;
     if (flag == "--live" && absl::SimpleAtoi(argv[i + 1], &selection.live)) continue;
-    if (flag != "--case") return false;
-    selection.name = argv[i + 1];
+    if (flag == "--commit") {
+      selection.commit = argv[i + 1];
+    } else if (flag == "--case") {
+      selection.name = argv[i + 1];
+    } else {
+      return false;
+    }
   }
   return true;
 }
@@ -479,7 +497,7 @@ int main(int argc, char** argv) {
   if (!skein::bench::Parse(argc, argv, selection)) {
     std::fprintf(stderr,
                  "usage: scheduler_bench [--seed N] [--live 1000|10000] "
-                 "[--case scheduler|control]\n");
+                 "[--case scheduler|control] [--commit ID]\n");
     return 64;
   }
   return skein::bench::Run(selection);

@@ -107,6 +107,47 @@ INSTANTIATE_TEST_SUITE_P(Modes, Speculation,
                                                                                : "coupled";
                          });
 
+// 200 random prompts, 32 at a time, greedy and seeded, each with its own depth and company.
+TEST(SpeculationAtScale, TwoHundredPromptsAreUnchanged) {
+  constexpr uint32_t kBatch = 32;
+  TinySetup setup;
+  setup.threads = 2;
+  setup.max_rows = 2200;
+  setup.max_samples = kBatch * 6;
+  setup.max_model_len = 384;
+  setup.num_slots = kBatch;
+  setup.num_blocks = kBatch * kBlocksEach;
+  setup.max_draft_requests = kBatch;
+  TinyModel tiny(setup);
+  ASSERT_TRUE(tiny.ok());
+  const auto run = [&](uint32_t from, bool drafts) {
+    std::vector<Stream> batch;
+    for (uint32_t i = 0; i < kBatch && from + i < 200; ++i) {
+      const uint32_t seed = 1000 + from + i;
+      const float temperature = seed % 2 == 0 ? 0.0F : 0.9F;
+      Drafting drafting;
+      drafting.mode = seed % 2 == 0 ? VerificationMode::kGreedy : VerificationMode::kCoupled;
+      drafting.depth = drafts ? seed % 6 : 0;
+      drafting.feed = drafts;
+      batch.push_back(StartStream(seed, drafts ? (i * 7) % kBatch : i, temperature, drafting));
+      batch.back().wanted = 8 + seed % 30;
+    }
+    RunStreams(tiny.model(), batch);
+    return batch;
+  };
+  uint64_t accepted = 0;
+  for (uint32_t from = 0; from < 200; from += kBatch) {
+    const std::vector<Stream> plain = run(from, false);
+    const std::vector<Stream> drafted = run(from, true);
+    ASSERT_EQ(plain.size(), drafted.size());
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_EQ(drafted[i].output, plain[i].output) << "prompt " << from + i;
+      accepted += drafted[i].num_accepted;
+    }
+  }
+  EXPECT_GT(accepted, 200u);
+}
+
 // One step of rejection: the summary's own numbers agree with each other.
 TEST(RejectionStep, SummaryIsConsistent) {
   Stream stream = StartStream(40, 0, 0.9F, {VerificationMode::kRejection, 5});

@@ -214,9 +214,9 @@ TEST(Tidy, FilesAndLinesAreShort) {
 
 bool StartsFunction(const std::string& line) {
   if (line.empty() || !std::isalpha(static_cast<unsigned char>(line[0]))) return false;
-  for (const char* word : {"namespace", "class ", "struct ", "enum ", "union ", "extern ", "using ",
-                           "template", "TEST", "INSTANTIATE_TEST", "static const",
-                           "const ", "constexpr "}) {
+  for (const char* word :
+       {"namespace", "class ", "struct ", "enum ", "union ", "extern ", "using ", "template",
+        "TEST", "INSTANTIATE_TEST", "static const", "const ", "constexpr "}) {
     if (line.starts_with(word)) return false;
   }
   return line.find('(') != std::string::npos && line.find(';') == std::string::npos;
@@ -420,6 +420,7 @@ const std::map<std::string, std::string>& ProvedBy() {
       {"worker/node/cli_main.cc", "tests/process/lifecycle_test.cc"},
       {"worker/node/node_main.cc", "tests/process/lifecycle_test.cc"},
       {"worker/node/commands/", "tests/process/lifecycle_test.cc"},
+      {"worker/node/gpu_inventory.cc", "tests/worker/node/who_holds_test.cc"},
   };
   return *proofs;
 }

@@ -72,7 +72,8 @@ absl::Status OpenDevice(const protocol::Config& config, Device& device) {
     device.processors = ProcessorClaims::Take(kernels::cpu::UsableProcessorList(), pool.threads);
     pool.processors = device.processors.processors();
   }
-  device.memory = InterleaveMemory();
+  device.memory =
+      config.features.numa == "off" ? "not spread: features.numa is off" : InterleaveMemory();
   device.threads = std::make_unique<kernels::cpu::ThreadPool>(pool);
   return absl::OkStatus();
 }

@@ -283,6 +283,12 @@ bool TakesValue(std::string_view name, const LoadOptions& options) {
          IsProgramFlag(name, options) || (useless != nullptr && useless->takes_value);
 }
 
+// A key of 0 or 1: its flag may stand without a value and then means 1.
+bool IsSwitch(std::string_view name) {
+  const ConfigKey* key = FindFlag(name);
+  return key != nullptr && key->min == 0 && key->max == 1;
+}
+
 // Splits the arguments into flags and positional ones, without looking at values.
 std::vector<Flag> SplitArguments(std::span<const std::string> arguments, const LoadOptions& options,
                                  LoadedConfig& loaded, Problems& problems) {
@@ -304,6 +310,10 @@ std::vector<Flag> SplitArguments(std::span<const std::string> arguments, const L
               .value = std::nullopt};
     if (equals != std::string::npos) {
       flag.value = argument.substr(equals + 1);
+    } else if (IsSwitch(flag.name)) {
+      const bool given =
+          i + 1 < arguments.size() && (arguments[i + 1] == "0" || arguments[i + 1] == "1");
+      flag.value = given ? arguments[++i] : "1";
     } else if (TakesValue(flag.name, options) && i + 1 < arguments.size() &&
                arguments[i + 1].compare(0, 2, "--") != 0) {
       flag.value = arguments[++i];

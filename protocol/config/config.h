@@ -95,6 +95,24 @@ struct NodeConfig {
   absl::Duration backoff_min = absl::Milliseconds(200);
   absl::Duration backoff_max = absl::Seconds(10);
   absl::Duration stop_timeout = absl::Seconds(2);
+  int64_t strict = 0;  // 1: any degraded feature is an error
+};
+
+// Optional features of the host: "off" does without, "preferred" takes the named alternative when
+// it is missing and says so, "required" refuses to start without it.
+struct FeatureConfig {
+  std::string pid_namespace = "preferred";
+  std::string cgroup_leaf = "preferred";
+  std::string rdma = "preferred";
+  std::string nvml = "preferred";
+  std::string nccl = "preferred";
+  std::string shared_memory = "preferred";
+  std::string memlock = "preferred";
+  std::string numa = "preferred";
+  std::string huge_pages = "preferred";
+  std::string run_directory = "preferred";
+  std::string descriptors = "preferred";
+  std::string clock = "preferred";
 };
 
 struct LogConfig {
@@ -110,6 +128,7 @@ struct Config {
   WorkerConfig worker;
   TransportConfig transport;
   NodeConfig node;
+  FeatureConfig features;
   LogConfig log;
 };
 

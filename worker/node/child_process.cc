@@ -23,6 +23,7 @@
 
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "worker/node/process_entry.h"
 
 namespace skein::worker {
 namespace {
@@ -44,6 +45,7 @@ struct ChildPlan {
   cpu_set_t processors = {};
   const char* program = nullptr;
   char* const* arguments = nullptr;
+  char* const* environment = nullptr;
 };
 
 void WriteFile(const char* path, const char* text) {
@@ -96,7 +98,7 @@ void CheckParent(int link_fd) {
   ::signal(SIGPIPE, SIG_DFL);
   SetLimits();
   if (plan.set_processors) ::sched_setaffinity(0, sizeof plan.processors, &plan.processors);
-  ::execv(plan.program, plan.arguments);
+  ::execve(plan.program, plan.arguments, plan.environment);
   const char text[] = "cannot execute the program\n";
   [[maybe_unused]] const ssize_t written = ::write(2, text, sizeof text - 1);
   ::_exit(kExitCannotExecute);
@@ -162,6 +164,12 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildStart& start,
     arguments.push_back(const_cast<char*>(text.c_str()));
   }
   arguments.push_back(nullptr);
+  const std::string mark = OwnMarkVariable();
+  std::vector<char*> environment = {const_cast<char*>(mark.c_str())};
+  for (char** variable = ::environ; *variable != nullptr; ++variable) {
+    environment.push_back(*variable);
+  }
+  environment.push_back(nullptr);
   const bool own_namespace = start.own_pid_namespace && containment.pid_namespaces();
   ChildPlan plan;
   plan.link_fd = its_link.get();
@@ -174,6 +182,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildStart& start,
   for (const int processor : start.processors) CPU_SET(processor, &plan.processors);
   plan.program = start.program.c_str();
   plan.arguments = arguments.data();
+  plan.environment = environment.data();
 
   int process_fd = -1;
   clone_args clone{};

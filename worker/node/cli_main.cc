@@ -13,7 +13,9 @@
 #include "protocol/base/strings.h"
 #include "protocol/config/config.h"
 #include "worker/node/commands/bench.h"
+#include "worker/node/commands/doctor.h"
 #include "worker/node/commands/serve.h"
+#include "worker/node/commands/whoholds.h"
 #include "worker/node/node_supervisor.h"
 
 namespace skein::worker {
@@ -25,6 +27,8 @@ constexpr char kUsage[] =
     "  coordinator    run skein-coordinator\n"
     "  worker         run skein-worker\n"
     "  node           run skein-node, the supervisor of one node's workers\n"
+    "  doctor         probe what a start would find on this host: feature, state, reason, fix\n"
+    "  whoholds       say which processes hold each GPU\n"
     "  bench          load a server over HTTP; print latencies, throughput and goodput\n"
     "  config         print the effective configuration with origins and hash\n"
     "  version        print the version\n"
@@ -79,6 +83,8 @@ int RunCommand(std::string_view command, std::span<const std::string> arguments)
     std::fputs(kUsage, stdout);
     return kExitOk;
   }
+  if (command == "doctor") return RunDoctor(arguments, paths);
+  if (command == "whoholds") return RunWhoholds(arguments);
   if (command == "bench") return RunBench(arguments);
   if (command != "serve" && command != "config") {
     std::fprintf(stderr, "skein: \"%s\" is no command\n%s", std::string(command).c_str(), kUsage);

@@ -128,10 +128,10 @@ std::string CgroupDirectory(std::string_view mountinfo, std::string_view cgroup)
   return "";
 }
 
-std::unique_ptr<Containment> Containment::Probe(std::string_view cgroup_directory) {
+std::unique_ptr<Containment> Containment::Probe(const ContainmentOptions& options) {
   std::unique_ptr<Containment> containment(new Containment);
-  containment->ProbeNamespaces();
-  containment->ProbeLeaves(cgroup_directory);
+  containment->ProbeNamespaces(options.pid_namespaces);
+  containment->ProbeLeaves(options);
   return containment;
 }
 
@@ -143,7 +143,11 @@ Containment::~Containment() {
   ::rmdir(leaf_parent_.c_str());
 }
 
-void Containment::ProbeNamespaces() {
+void Containment::ProbeNamespaces(bool wanted) {
+  if (!wanted) {
+    namespace_reason_ = "no PID namespace: off by features.pid_namespace";
+    return;
+  }
   int error = TryClone(CLONE_NEWPID, -1);
   if (error == EPERM) {
     error = TryClone(CLONE_NEWUSER | CLONE_NEWPID, -1);
@@ -153,8 +157,8 @@ void Containment::ProbeNamespaces() {
   if (error != 0) namespace_reason_ = Concat("no PID namespace: ", std::strerror(error));
 }
 
-void Containment::ProbeLeaves(std::string_view cgroup_directory) {
-  std::string base(cgroup_directory);
+void Containment::ProbeLeaves(const ContainmentOptions& options) {
+  std::string base = options.cgroup_directory;
   if (base.empty()) {
     base = CgroupDirectory(ReadKernelFile("/proc/self/mountinfo"),
                            ReadKernelFile("/proc/self/cgroup"));
@@ -164,6 +168,10 @@ void Containment::ProbeLeaves(std::string_view cgroup_directory) {
     return;
   }
   Sweep(base);
+  if (!options.leaves) {
+    leaf_reason_ = "no cgroup leaf: off by features.cgroup_leaf";
+    return;
+  }
   // Another supervisor's sweep may take a directory of ours before it is locked: then try again.
   for (int attempt = 0; attempt < kAttemptsMax && !leaves(); ++attempt) {
     TryLeafParent(Concat(base, "/", kLeafParentPrefix, ::getpid(), ".",

@@ -38,11 +38,16 @@ class Leaf {
   Descriptor directory_;
 };
 
+struct ContainmentOptions {
+  std::string cgroup_directory = {};  // where leaves may be made; empty: the cgroup of this process
+  bool pid_namespaces = true;    // false: do without, although they are to be had
+  bool leaves = true;
+};
+
 class Containment final {
  public:
-  // Tries each mechanism with a child that ends at once. `cgroup_directory`: where leaves may be
-  // made; empty: the cgroup v2 directory of this process. Also sweeps what dead supervisors left.
-  static std::unique_ptr<Containment> Probe(std::string_view cgroup_directory = "");
+  // Tries each mechanism with a child that ends at once. Also sweeps what dead supervisors left.
+  static std::unique_ptr<Containment> Probe(const ContainmentOptions& options = {});
   ~Containment();
 
   bool pid_namespaces() const { return pid_namespaces_; }
@@ -61,8 +66,8 @@ class Containment final {
 
  private:
   Containment() = default;
-  void ProbeNamespaces();
-  void ProbeLeaves(std::string_view cgroup_directory);
+  void ProbeNamespaces(bool wanted);
+  void ProbeLeaves(const ContainmentOptions& options);
   void TryLeafParent(const std::string& parent);
   void Sweep(const std::string& cgroup_directory);
 

@@ -39,7 +39,7 @@ TEST(CgroupDirectoryTest, ReadsUnifiedHybridAndContainerMounts) {
 }
 
 TEST(ContainmentTest, WithoutLeavesTheRungSaysWhy) {
-  const auto containment = Containment::Probe("/no/such/cgroup");
+  const auto containment = Containment::Probe({.cgroup_directory = "/no/such/cgroup"});
   EXPECT_FALSE(containment->leaves());
   EXPECT_EQ(containment->rung(), containment->pid_namespaces() ? 2 : 3);
   EXPECT_THAT(containment->description(), HasSubstr("no cgroup leaf: /no/such/cgroup/skein."));
@@ -51,7 +51,7 @@ TEST(ContainmentTest, WithoutLeavesTheRungSaysWhy) {
 TEST(ContainmentTest, APlainDirectoryIsNoCgroup) {
   char path[] = "/tmp/skein_cgroup_XXXXXX";
   ASSERT_NE(::mkdtemp(path), nullptr);
-  EXPECT_FALSE(Containment::Probe(path)->leaves());
+  EXPECT_FALSE(Containment::Probe({.cgroup_directory = path})->leaves());
   EXPECT_TRUE(std::filesystem::is_empty(path)) << "what the probe made is gone";
   std::filesystem::remove_all(path);
 }
@@ -63,7 +63,7 @@ TEST(ContainmentTest, TheNextStartSweepsWhatADeadSupervisorLeft) {
       CgroupDirectory(ReadKernelFile("/proc/self/mountinfo"), ReadKernelFile("/proc/self/cgroup"));
   const std::string base = Concat(usual, "/skeintest-", ::getpid());
   if (::mkdir(base.c_str(), 0755) != 0) GTEST_SKIP() << "no cgroup can be made: " << base;
-  auto first = Containment::Probe(base);
+  auto first = Containment::Probe({.cgroup_directory = base});
   if (!first->leaves()) {
     ::rmdir(base.c_str());
     GTEST_SKIP() << first->description();
@@ -82,7 +82,7 @@ TEST(ContainmentTest, TheNextStartSweepsWhatADeadSupervisorLeft) {
   ASSERT_EQ(::waitpid(orphan, &status, WUNTRACED), orphan);
   std::ofstream(planted->path() + "/cgroup.procs") << orphan;
   EXPECT_FALSE(planted->empty());
-  auto second = Containment::Probe(base);
+  auto second = Containment::Probe({.cgroup_directory = base});
   EXPECT_EQ(second->orphans_swept(), 1);
   if (second->orphans_swept() != 1) ::kill(orphan, SIGKILL);  // a failure leaves nothing either
   ASSERT_EQ(::waitpid(orphan, &status, 0), orphan);

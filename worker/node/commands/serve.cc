@@ -17,6 +17,7 @@
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "worker/node/containment.h"
+#include "worker/node/doctor.h"
 #include "worker/node/node_supervisor.h"
 #include "worker/node/processor_shares.h"
 #include "worker/node/run_directory.h"
@@ -169,6 +170,13 @@ int Supervise(const ServePlan& plan, const ProgramPaths& paths, std::vector<Chil
 }
 
 int StartNode(ServePlan plan, const ProgramPaths& paths, bool with_coordinator) {
+  const std::unique_ptr<Containment> containment = ProbeContainment(plan.config);
+  DoctorOptions probes;
+  probes.listens = with_coordinator;
+  const std::vector<Feature> features = ExamineHost(plan.config, *containment, probes);
+  if (const absl::Status judged = JudgeFeatures(plan.config, features); !judged.ok()) {
+    return Fail(judged, kExitConfig);
+  }
   auto run = RunDirectory::Create(plan.config.node.run_directory);
   if (!run.ok()) return Fail(run.status(), kExitConfig);
   const std::string& run_path = (*run)->path();
@@ -177,8 +185,9 @@ int StartNode(ServePlan plan, const ProgramPaths& paths, bool with_coordinator) 
   }
   const auto file = (*run)->WriteFile("node.yaml", protocol::ConfigYaml(plan.config));
   if (!file.ok()) return Fail(file.status(), kExitInternal);
-  const std::unique_ptr<Containment> containment = Containment::Probe();
-  std::fputs(StartTable(plan, paths, containment->description(), run_path).c_str(), stdout);
+  std::fputs(StartTable(plan, paths, containment->description(), FeatureSummary(features), run_path)
+                 .c_str(),
+             stdout);
   std::fflush(stdout);
   std::vector<ChildSpec> children;
   if (with_coordinator) children.push_back(CoordinatorSpec(paths, *file));
@@ -203,17 +212,26 @@ absl::StatusOr<ServePlan> ResolveServe(const protocol::LoadedConfig& loaded,
   return plan;
 }
 
+std::unique_ptr<Containment> ProbeContainment(const protocol::Config& config) {
+  ContainmentOptions options;
+  options.pid_namespaces = config.features.pid_namespace != "off";
+  options.leaves = config.features.cgroup_leaf != "off";
+  return Containment::Probe(options);
+}
+
 std::string StartTable(const ServePlan& plan, const ProgramPaths& paths,
-                       std::string_view containment, std::string_view run_directory) {
+                       std::string_view containment, std::string_view features,
+                       std::string_view run_directory) {
   const protocol::Config& config = plan.config;
   return Concat("skein ", paths.version, "\n  model        ", config.model.served_model_name, " (",
                 config.model.path, plan.embedded_model ? ", embedded default)" : ")",
                 "\n  backend      ", plan.backend.backend, ": ", plan.backend.reason,
                 "\n  workers      ", WorkersText(plan), "\n  speculation  ",
                 SpeculationText(config.speculation), "\n  api          http://", config.server.host,
-                ":", config.server.port, "\n  containment  ", containment, "\n  run files    ",
-                run_directory, "\n  config       hash ", protocol::ConfigHash(config),
-                "; skein config shows every value", "\n  stop         Ctrl-C drains for at most ",
+                ":", config.server.port, "\n  containment  ", containment, "\n  host         ",
+                features, "\n  run files    ", run_directory, "\n  config       hash ",
+                protocol::ConfigHash(config), "; skein config shows every value",
+                "\n  stop         Ctrl-C drains for at most ",
                 absl::ToDoubleSeconds(config.server.shutdown_timeout), " s, twice stops at once\n");
 }
 

@@ -3,6 +3,7 @@
 // Main thread of the process. Must never start a process before the whole configuration is right.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "protocol/config/config.h"
 #include "worker/node/backend_choice.h"
+#include "worker/node/containment.h"
 
 namespace skein::worker {
 
@@ -36,9 +38,13 @@ struct ServePlan {
 absl::StatusOr<ServePlan> ResolveServe(const protocol::LoadedConfig& loaded,
                                        const ProgramPaths& paths);
 
+// What holds children, as far as the kernel gives it and features.* want it.
+std::unique_ptr<Containment> ProbeContainment(const protocol::Config& config);
+
 // The table that is printed before the processes start.
 std::string StartTable(const ServePlan& plan, const ProgramPaths& paths,
-                       std::string_view containment, std::string_view run_directory);
+                       std::string_view containment, std::string_view features,
+                       std::string_view run_directory);
 
 // Whole commands; the result is the exit code of the program.
 int RunServe(std::span<const std::string> arguments, const ProgramPaths& paths);

@@ -1,11 +1,16 @@
-# The packages of the build and of the tests, and their installation on Debian 12. Sourced by
+# The packages of the build, of the tests and of a run, and their installation on Debian 12. Sourced by
 # quickstart.sh and test.sh; defines functions only.
 
 build_packages=(
   ca-certificates ccache cmake capnproto cppzmq-dev curl g++ libabsl-dev libboost-json1.81-dev
   libboost1.81-dev libcapnp-dev libpcre2-dev libspdlog-dev libssl-dev libyaml-cpp-dev
   libzmq3-dev mold ninja-build pkg-config procps prometheus-cpp-dev zlib1g-dev)
-test_packages=(libgmock-dev libgtest-dev)
+# systemd: its verifier of units.
+test_packages=(libgmock-dev libgtest-dev systemd)
+# What the installed programs need and the smallest Debian 12 image lacks.
+runtime_packages=(
+  ca-certificates libabsl20220623 libboost-json1.81.0 libcapnp-0.9.2 libpcre2-8-0
+  libprometheus-cpp-core1.0 libspdlog1.10 libyaml-cpp0.7 libzmq5)
 
 # say TEXT: one line of progress.
 say() { printf '\n==> %s\n' "$*"; }

@@ -185,7 +185,7 @@ TEST(StartErrorsTest, APortInUse) {
   const std::string port = std::to_string(ntohs(address.sin_port));
   LiveServer server;
   ExpectRefused(server, {"--port", port}, kConfiguration,
-                {"cannot listen on 127.0.0.1:" + port + ": Address already in use"});
+                {"port: 127.0.0.1:" + port + ": Address already in use; end what listens there"});
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ hide() {
     numa) echo 'mount -t tmpfs none /sys/devices/system/node' ;;
     huge_pages) echo 'mount -t tmpfs none /sys/kernel/mm/transparent_hugepage' ;;
     run_directory) echo 'mount -t tmpfs -o ro none /run' ;;
-    descriptors) echo 'ulimit -Hn 512; ulimit -n 512' ;;
+    descriptors) echo 'ulimit -n 512' ;;
     clock) echo 'mount -t tmpfs none /sys/devices/system/clocksource' ;;
     nothing) echo 'mount -t tmpfs -o size=1M none /dev/shm' ;;
   esac

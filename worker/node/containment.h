@@ -40,7 +40,7 @@ class Leaf {
 
 struct ContainmentOptions {
   std::string cgroup_directory = {};  // where leaves may be made; empty: the cgroup of this process
-  bool pid_namespaces = true;    // false: do without, although they are to be had
+  bool pid_namespaces = true;         // false: do without, although they are to be had
   bool leaves = true;
 };
 

@@ -350,7 +350,10 @@ std::string FeatureTable(const std::vector<Feature>& features) {
     name.resize(std::max<size_t>(name.size(), 15), ' ');
     state.resize(std::max<size_t>(state.size(), 9), ' ');
     text += Concat(name, " ", state, " ", feature.reason, "\n");
-    if (!feature.fix.empty()) text += Concat(std::string(26, ' '), "fix: ", feature.fix, "\n");
+    const bool wanting =
+        feature.state == FeatureState::kDegraded || feature.state == FeatureState::kFailed;
+    if (wanting && !feature.fix.empty())
+      text += Concat(std::string(26, ' '), "fix: ", feature.fix, "\n");
   }
   return text;
 }

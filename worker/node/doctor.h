@@ -28,7 +28,7 @@ struct Feature {
   std::string name;  // the key below `features`, or what else was probed
   FeatureState state = FeatureState::kOk;
   std::string reason;
-  std::string fix;  // empty when there is nothing to do
+  std::string fix;  // how to get it; empty when it is there
 };
 
 // Where the probes look; tests have other roots.

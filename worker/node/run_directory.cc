@@ -21,10 +21,6 @@ namespace {
 
 using protocol::Concat;
 
-constexpr std::string_view kPrefix = "skein-run.";
-constexpr std::string_view kDefaultBase = "/run/skein";
-constexpr std::string_view kFallbackBase = "/tmp";
-
 std::vector<std::string> Entries(const std::string& path) {
   std::vector<std::string> names;
   DIR* directory = ::opendir(path.c_str());
@@ -52,7 +48,7 @@ bool IsPrivateDirectory(const std::string& path) {
 void Sweep(const std::string& base) {
   for (const std::string& name : Entries(base)) {
     const std::string path = Concat(base, "/", name);
-    if (name.rfind(kPrefix, 0) != 0 || !IsPrivateDirectory(path)) continue;
+    if (name.rfind(kRunPrefix, 0) != 0 || !IsPrivateDirectory(path)) continue;
     const Descriptor lock(::open((path + "/lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     // Without a lock file it is being made this moment, or it is not ours.
     if (!lock.valid() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
@@ -62,9 +58,9 @@ void Sweep(const std::string& base) {
 
 absl::StatusOr<std::string> ChooseBase(std::string_view configured) {
   if (configured.empty()) {
-    const std::string preferred(kDefaultBase);
+    const std::string preferred(kDefaultRunBase);
     ::mkdir(preferred.c_str(), 0755);
-    return ::access(preferred.c_str(), W_OK) == 0 ? preferred : std::string(kFallbackBase);
+    return ::access(preferred.c_str(), W_OK) == 0 ? preferred : std::string(kFallbackRunBase);
   }
   std::string base(configured);
   if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST) {
@@ -84,7 +80,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Create(std::string_v
   absl::StatusOr<std::string> chosen = ChooseBase(base);
   if (!chosen.ok()) return chosen.status();
   Sweep(*chosen);
-  std::string path = Concat(*chosen, "/", kPrefix, "XXXXXX");
+  std::string path = Concat(*chosen, "/", kRunPrefix, "XXXXXX");
   if (::mkdtemp(path.data()) == nullptr) {
     return absl::InternalError(Concat("cannot make ", path, ": ", std::strerror(errno),
                                       "; give --run-directory a directory that can be written"));

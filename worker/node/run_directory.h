@@ -13,6 +13,12 @@
 
 namespace skein::worker {
 
+// Names of run directories begin with this.
+inline constexpr std::string_view kRunPrefix = "skein-run.";
+// Where they are without configuration: the first if it can be written, else the second.
+inline constexpr std::string_view kDefaultRunBase = "/run/skein";
+inline constexpr std::string_view kFallbackRunBase = "/tmp";
+
 class RunDirectory final {
  public:
   // Below `base`, made when missing; empty: /run/skein when it can be written, else /tmp.

@@ -8,7 +8,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 tree=$PWD
-bin=$tree/${1:-build/dev}/bin
+bin=$(realpath "${1:-build/dev}")/bin
+user=()
+[ "$(id -u)" -eq 0 ] || user=(--user --map-root-user)
+unshare "${user[@]}" --mount true 2>/dev/null ||
+  { echo "skipped: this host gives no mount namespace"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/home"

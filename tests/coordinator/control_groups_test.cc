@@ -199,7 +199,7 @@ TEST_F(ControlGroupsTest, StreamsOfALostWorkerGoOnAtOnceOnTheOther) {
   RunAll();
   EXPECT_EQ(first->tokens, DecodeAlone({5, 6, 7}, StopAt(9), 32));
   EXPECT_EQ(second->tokens, DecodeAlone({8, 8}, StopAt(9), 32));
-  EXPECT_EQ(metrics_.replays.value(), 1);
+  EXPECT_EQ(metrics_.replays.At({"replayed"}).value(), 1);
   EXPECT_EQ(metrics_.epoch_changes.At({"peer_down"}).value(), 1);
 }
 

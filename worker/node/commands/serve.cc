@@ -175,6 +175,9 @@ int StartNode(ServePlan plan, const ProgramPaths& paths, bool with_coordinator) 
   if (with_coordinator && plan.config.transport.control_endpoint.empty()) {
     plan.config.transport.control_endpoint = Concat("ipc://", run_path, "/control");
   }
+  if (with_coordinator && plan.config.admin.listen.empty()) {
+    plan.config.admin.listen = Concat("unix:", run_path, "/admin.sock");
+  }
   const auto file = (*run)->WriteFile("node.yaml", protocol::ConfigYaml(plan.config));
   if (!file.ok()) return Fail(file.status(), kExitInternal);
   const std::unique_ptr<Containment> containment = Containment::Probe();

@@ -157,8 +157,8 @@ void ControlLoop::UpdateReadiness(absl::Time now) {
   for (uint32_t i = 0; serving_ && i < scheduler_.num_groups(); ++i) {
     serves = serves || operations_.Serves(protocol::GroupId(i), now);
   }
-  // Who is merely suspect or slow gets what comes: its epoch goes on until its lease ends.
-  door_.SetReady(serves, serving_ && (NumReady() > 0 || operations_.PlannedOutage()));
+  // While a group is replaced requests wait for it instead of being sent away.
+  door_.SetReady(serves, serving_ && operations_.PlannedOutage());
 }
 
 void ControlLoop::Handle(Context& context, const Envelope& envelope,
@@ -259,9 +259,8 @@ void ControlLoop::OnPeerDown(Context& context, const protocol::PeerDown& down) {
 // ---- requests
 
 void ControlLoop::Submit(Context& context, SubmitRequest request) {
-  if (options_.wedge_on_token &&
-      std::find(request.prompt_ids.begin(), request.prompt_ids.end(), *options_.wedge_on_token) !=
-          request.prompt_ids.end()) {
+  if (options_.wedge_on_token && std::find(request.prompt_ids.begin(), request.prompt_ids.end(),
+                                           *options_.wedge_on_token) != request.prompt_ids.end()) {
     SKEIN_LOG(kError, "planted fault: the control loop stands still").Field("for_s", 3);
     ::poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(kWedge)));
   }
@@ -447,7 +446,8 @@ void ControlLoop::UpdateGauges(absl::Time now) {
   }
   for (const std::string& state : GroupStates()) metrics_.groups.At({state}).Set(groups[state]);
   std::map<std::string_view, int> workers;
-  for (const auto& [worker, known] : workers_.workers()) ++workers[operations_.StateOf(worker, now)];
+  for (const auto& [worker, known] : workers_.workers())
+    ++workers[operations_.StateOf(worker, now)];
   workers["dead"] = static_cast<int>(workers_.num_dead());
   for (const std::string& state : WorkerStates()) metrics_.workers.At({state}).Set(workers[state]);
 }

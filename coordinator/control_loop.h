@@ -33,14 +33,14 @@ struct ControlOptions {
   absl::Duration lease = absl::Seconds(1);
   absl::Duration shutdown_timeout = absl::Seconds(30);
   RolloutLimits rollout;
-  std::string tokenizer;                // id of the vocabulary; empty: any worker's
+  std::string tokenizer;                  // id of the vocabulary; empty: any worker's
   std::optional<int32_t> wedge_on_token;  // planted fault: a prompt with it stops the loop for 3 s
 };
 
 class ControlLoop final : public protocol::Actor {
  public:
-  // `door`, `metrics` and `operators` outlive the loop; `operators` may be null. `drained` is set by
-  // the HTTP edge when its last connection closed after StartDraining; the loop then stops.
+  // `door`, `metrics` and `operators` outlive the loop; `operators` may be null. `drained` is set
+  // by the HTTP edge when its last connection closed after StartDraining; the loop then stops.
   ControlLoop(const ControlOptions& options, FrontDoorQueue& door, CoordinatorMetrics& metrics,
               const std::atomic<bool>& drained, OperatorQueue* operators = nullptr);
 

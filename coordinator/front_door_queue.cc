@@ -40,14 +40,13 @@ absl::Status FrontDoorQueue::Enter(uint64_t prompt_tokens) {
 
 absl::Status FrontDoorQueue::CheckQuarantine(const SubmitRequest& request) const {
   const std::shared_ptr<const scheduler::Quarantine> quarantine = quarantine_.load();
-  if (quarantine == nullptr ||
-      !quarantine->Refuses(scheduler::HashPrompt(request.prompt_ids, ""),
-                           std::chrono::steady_clock::now())) {
+  if (quarantine == nullptr || !quarantine->Refuses(scheduler::HashPrompt(request.prompt_ids, ""),
+                                                    std::chrono::steady_clock::now())) {
     return absl::OkStatus();
   }
-  return absl::AbortedError(
-      absl::StrCat("this prompt ended its workers before; it is refused for ",
-                   scheduler::Quarantine::kPeriod.count(), " minutes from then on"));
+  return absl::AbortedError(absl::StrCat("this prompt ended its workers before; it is refused for ",
+                                         scheduler::Quarantine::kPeriod.count(),
+                                         " minutes from then on"));
 }
 
 std::chrono::nanoseconds FrontDoorQueue::SincePulse() const {

@@ -240,8 +240,8 @@ const std::vector<std::string>& WorkerStates() {
 }
 
 const std::vector<std::string>& GroupStates() {
-  static const auto* states = new std::vector<std::string>{"starting", "ready", "draining",
-                                                           "suspect",  "hung",  "dead"};
+  static const auto* states =
+      new std::vector<std::string>{"starting", "ready", "draining", "suspect", "hung", "dead"};
   return *states;
 }
 

@@ -75,7 +75,7 @@ struct GroupMetrics {
 struct StepMetrics {
   explicit StepMetrics(protocol::MetricsRegistry& registry);
   protocol::HistogramFamily step_tokens, step_batch_size, step_duration;  // phase
-  protocol::CounterFamily replays;  // result
+  protocol::CounterFamily replays;                                        // result
   protocol::Counter quarantined_requests;
   protocol::Counter migrations;
   protocol::CounterFamily epoch_changes;  // cause

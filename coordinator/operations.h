@@ -50,7 +50,9 @@ class ClusterOperations {
   // "ready", "spare" or "suspect".
   std::string_view StateOf(protocol::ActorId worker, absl::Time now) const;
   // The group takes new sequences and its steps end.
-  bool Serves(protocol::GroupId group, absl::Time now) const { return StateOf(group, now) == "ready"; }
+  bool Serves(protocol::GroupId group, absl::Time now) const {
+    return StateOf(group, now) == "ready";
+  }
   ClusterStatus Status(absl::Time now) const;
 
  private:

@@ -93,7 +93,7 @@ void RequestTable::Fail(RequestId id, const absl::Status& error) { Finish(id, Er
 void RequestTable::DeliverEnd(const SequenceDelta& delta) {
   const RequestId id = RequestOf(delta.sequence);
   const auto why = doomed_.find(id);
-  TokenDelta last = ErrorDelta(!delta.error.ok()       ? delta.error
+  TokenDelta last = ErrorDelta(!delta.error.ok()      ? delta.error
                                : why == doomed_.end() ? absl::CancelledError("cancelled")
                                                       : why->second);
   AddWork(delta, last);

@@ -1,6 +1,7 @@
 // The state of a rolling restart: which group is replaced now, how far it is, whether to go on.
 // A pure function with state: time and what is seen come in, actions go out. Control thread.
-// Must never have two groups out of service, or go on past a group that did not come back as it was.
+// Must never have two groups out of service, or go on past a group that did not come back as it
+// was.
 #pragma once
 
 #include <cstdint>

@@ -27,8 +27,7 @@ absl::Duration StepDeadline::For(uint32_t rows) const {
   for (size_t away = 0; away < sizes_.size(); ++away) {
     // The next larger size bounds it; a smaller one is scaled up by the rows.
     if (wanted + away < sizes_.size() && sizes_[wanted + away].seen > 0) {
-      return std::max(kFloor,
-                      absl::Seconds(kTimesSlowest * sizes_[wanted + away].Slowest()));
+      return std::max(kFloor, absl::Seconds(kTimesSlowest * sizes_[wanted + away].Slowest()));
     }
     if (away <= wanted && sizes_[wanted - away].seen > 0) {
       const double scale = static_cast<double>(uint64_t{1} << away);

@@ -30,7 +30,8 @@ absl::Status WorkerTable::CheckProtocol(protocol::ActorId worker,
                                         const protocol::RegisterWorker& said) const {
   constexpr uint32_t kMajor = protocol::kProtocolMajor;
   constexpr uint32_t kMinor = protocol::kProtocolMinor;
-  const uint32_t away = std::max(said.protocol_minor, kMinor) - std::min(said.protocol_minor, kMinor);
+  const uint32_t away =
+      std::max(said.protocol_minor, kMinor) - std::min(said.protocol_minor, kMinor);
   if (said.protocol_major == kMajor && away <= 1) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "worker ", worker.node.value(), " speaks protocol ", said.protocol_major, ".",
@@ -42,15 +43,14 @@ absl::Status WorkerTable::CheckIdentity(protocol::ActorId worker,
                                         const protocol::RegisterWorker& said) const {
   const uint32_t node = worker.node.value();
   if (!said.tokenizer.empty() && !tokenizer_.empty() && said.tokenizer != tokenizer_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("worker ", node, " has the vocabulary ", said.tokenizer,
-                     ", this coordinator encodes with ", tokenizer_,
-                     "; give both the same model directory"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", node, " has the vocabulary ", said.tokenizer, ", this coordinator encodes with ",
+        tokenizer_, "; give both the same model directory"));
   }
   if (!model_.empty() && said.model != model_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("worker ", node, " has the weights ", said.model, ", this cluster serves ",
-                     model_, "; stop the cluster to change its model"));
+    return absl::FailedPreconditionError(absl::StrCat("worker ", node, " has the weights ",
+                                                      said.model, ", this cluster serves ", model_,
+                                                      "; stop the cluster to change its model"));
   }
   const protocol::CacheGeometry& geometry = said.geometry;
   if (geometry.block_tokens == 0 || geometry.num_blocks == 0 || geometry.num_slots == 0 ||

@@ -33,9 +33,9 @@ struct WorkerGroup {
 // What of a worker matters beside its membership.
 struct KnownWorker {
   protocol::RegisterWorker registration;
-  absl::Time heard;        // of anything
-  absl::Time progressed;   // it registered, or its newest step rose
-  protocol::StepId step;   // whose result it sent last
+  absl::Time heard;       // of anything
+  absl::Time progressed;  // it registered, or its newest step rose
+  protocol::StepId step;  // whose result it sent last
   uint32_t queued_plans = 0;
 };
 

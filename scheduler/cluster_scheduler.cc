@@ -176,7 +176,8 @@ std::optional<uint32_t> ClusterScheduler::PlaceOf(const Sequence& sequence) {
     loads_[i].marked = 0;
     if (!sequence.suspicion.marked()) continue;
     loads_[i].marked = group.num_marked();
-    for (const Sequence* other : assigned_[i]) loads_[i].marked += other->suspicion.marked() ? 1 : 0;
+    for (const Sequence* other : assigned_[i])
+      loads_[i].marked += other->suspicion.marked() ? 1 : 0;
   }
   return ChooseGroup(loads_);
 }

@@ -25,7 +25,8 @@ struct GroupLoad {
 };
 
 // The index of the group with the fewest marked sequences among those that can take one more; of
-// these the one with the least outstanding tokens relative to its capacity; of equals the lowest. Nothing when none can.
+// these the one with the least outstanding tokens relative to its capacity; of equals the lowest.
+// Nothing when none can.
 std::optional<uint32_t> ChooseGroup(std::span<const GroupLoad> groups);
 
 }  // namespace skein::scheduler

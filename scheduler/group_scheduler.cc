@@ -385,8 +385,7 @@ std::optional<StepPlan> GroupScheduler::PlanProbation(uint32_t lane,
   StepBudget budget{std::min(limits_.max_num_batched_tokens, geometry_.max_rows), 1};
   const uint32_t chunk = ChunkLength(sequence, budget);
   const uint32_t wanted = BlocksFor(sequence.planned + chunk, geometry_.block_tokens);
-  const uint32_t missing =
-      wanted - std::min(wanted, static_cast<uint32_t>(sequence.blocks.size()));
+  const uint32_t missing = wanted - std::min(wanted, static_cast<uint32_t>(sequence.blocks.size()));
   for (std::vector<Sequence*>& others : running_) {
     for (size_t i = others.size(); i-- > 0 && blocks_->num_free() < missing;) {
       if (others[i] != &sequence) Preempt(*others[i]);
@@ -419,8 +418,7 @@ StepPlan GroupScheduler::Number(StepPlan plan) {
   return plan;
 }
 
-void GroupScheduler::FillPlan(uint32_t lane, std::span<Sequence* const> newcomers,
-                              StepPlan& plan) {
+void GroupScheduler::FillPlan(uint32_t lane, std::span<Sequence* const> newcomers, StepPlan& plan) {
   StepInFlight& in_flight = in_flight_[lane];
   StepBudget budget{std::min(limits_.max_num_batched_tokens, geometry_.max_rows),
                     limits_.max_num_seqs};

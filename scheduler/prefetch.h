@@ -14,7 +14,8 @@ namespace skein::scheduler {
 
 // Thousands of sequences do not fit into the caches of a processor. Each loop over them asks for
 // the memory of those that come next, which does not change what is computed.
-inline constexpr size_t kAhead = 16;  // sequences; half of it where memory behind a sequence is meant
+inline constexpr size_t kAhead =
+    16;  // sequences; half of it where memory behind a sequence is meant
 inline constexpr size_t kLineBytes = 64;
 
 inline void PrefetchBytes(const void* begin, size_t bytes) {
@@ -34,8 +35,8 @@ inline void PrefetchNext(std::span<Sequence* const> list, size_t now) {
 }
 
 // Of the parts that are committed after next ones: sequence, rows, and the end of its tokens.
-inline void PrefetchCommit(std::span<const StepInFlight::Part> parts, const protocol::StepResult& result,
-                    size_t now) {
+inline void PrefetchCommit(std::span<const StepInFlight::Part> parts,
+                           const protocol::StepResult& result, size_t now) {
   if (now + kAhead < parts.size()) {
     const std::vector<protocol::RowSummary>& rows = result.sequences[now + kAhead].rows;
     PrefetchBytes(parts[now + kAhead].sequence, sizeof(Sequence));

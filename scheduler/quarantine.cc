@@ -27,9 +27,8 @@ void Quarantine::Add(const PromptHash& prompt, Time now) {
   std::erase_if(until_, [now](const auto& entry) { return entry.second <= now; });
   until_[prompt] = now + kPeriod;
   if (until_.size() <= entries_max_) return;
-  until_.erase(std::min_element(until_.begin(), until_.end(), [](const auto& a, const auto& b) {
-    return a.second < b.second;
-  }));
+  until_.erase(std::min_element(until_.begin(), until_.end(),
+                                [](const auto& a, const auto& b) { return a.second < b.second; }));
 }
 
 bool Quarantine::Refuses(const PromptHash& prompt, Time now) const {

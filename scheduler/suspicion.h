@@ -1,6 +1,6 @@
-// What a sequence has to do with the deaths of workers: marks, probation, the verdict. A request that
-// kills its worker must not walk through the cluster, and one that was only beside it must not pay.
-// Plain state of a sequence. Must never count a death that came from outside.
+// What a sequence has to do with the deaths of workers: marks, probation, the verdict. A request
+// that kills its worker must not walk through the cluster, and one that was only beside it must not
+// pay. Plain state of a sequence. Must never count a death that came from outside.
 #pragma once
 
 #include <algorithm>
@@ -65,8 +65,8 @@ class Suspicion {
  private:
   uint32_t marks_ = 0;  // unsettled ones included
   uint32_t counted_replays_ = 0;
-  uint32_t length_ = 0;      // tokens that were being computed at the deaths
-  uint32_t steps_past_ = 0;  // committed beyond them
+  uint32_t length_ = 0;              // tokens that were being computed at the deaths
+  uint32_t steps_past_ = 0;          // committed beyond them
   std::vector<uint32_t> unsettled_;  // nodes
   std::vector<bool> counted_;        // of each unsettled one: it raised counted_replays_
 };

@@ -10,11 +10,10 @@
 namespace skein::worker {
 
 bool Computes(const protocol::StepPlan& plan, int32_t token) {
-  return std::any_of(plan.sequences.begin(), plan.sequences.end(),
-                     [token](const protocol::SequenceStep& step) {
-                       return std::find(step.tokens.begin(), step.tokens.end(), token) !=
-                              step.tokens.end();
-                     });
+  return std::any_of(
+      plan.sequences.begin(), plan.sequences.end(), [token](const protocol::SequenceStep& step) {
+        return std::find(step.tokens.begin(), step.tokens.end(), token) != step.tokens.end();
+      });
 }
 
 void FaultPoints::BeforeStep(const protocol::StepPlan& plan) const {

@@ -52,8 +52,8 @@ int LoadExitCode(const absl::Status& status) {
 
 // The planted faults, which LoadConfig has checked.
 FaultPoints FaultsOf(const protocol::Config& config) {
-  return FaultPoints(protocol::ParseFaults(config.worker.enable_faults)
-                         .value_or(protocol::FaultList{}));
+  return FaultPoints(
+      protocol::ParseFaults(config.worker.enable_faults).value_or(protocol::FaultList{}));
 }
 
 // The exit code of a worker that a planted fault ends at its start.
@@ -189,9 +189,9 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
     if (parent != nullptr) parent->Report("ready");
   };
   auto spawned = system.Spawn("worker", [&](protocol::Waker& waker) {
-    return std::make_unique<WorkerActor>(std::move(actor),
-                                         std::make_unique<StepExecutor>(std::move(model), waker,
-                                                                        StepHookOf(config)));
+    return std::make_unique<WorkerActor>(
+        std::move(actor),
+        std::make_unique<StepExecutor>(std::move(model), waker, StepHookOf(config)));
   });
   if (!spawned.ok()) return Fail(spawned.status(), kExitInternal);
   absl::Status status =
@@ -209,8 +209,7 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
 int Run(const std::vector<std::string>& arguments) {
   protocol::LoadOptions load_options;
   load_options.required = {"model.path", "transport.control_endpoint"};
-  load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index",
-                                "predecessor-end"};
+  load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index", "predecessor-end"};
   auto loaded = protocol::LoadConfig(arguments, load_options);
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   const protocol::Config& config = loaded->config;

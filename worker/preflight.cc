@@ -149,9 +149,9 @@ std::string NumericsId(const protocol::Config& config) {
 
 std::string CacheLayoutId(const protocol::Config& config, const ModelSpec& spec,
                           const LoadOptions& options) {
-  return protocol::Fingerprint(absl::StrCat(spec.identity, " ", config.worker.backend, " ",
-                                            options.block_tokens, " ",
-                                            options.limits.max_drafts > 0 ? spec.dspark.stages : 0));
+  return protocol::Fingerprint(
+      absl::StrCat(spec.identity, " ", config.worker.backend, " ", options.block_tokens, " ",
+                   options.limits.max_drafts > 0 ? spec.dspark.stages : 0));
 }
 
 protocol::CacheGeometry Geometry(const LoadOptions& options) {

@@ -64,9 +64,9 @@ absl::StatusOr<OperatorCommand> ReadCommand(Verb verb, std::string_view body) {
     }
     const bool known = verb == Verb::kRollout && (member.key == "action" || member.key == "build");
     if (!known) {
-      return absl::InvalidArgumentError(Concat(
-          "\"", member.key.substr(0, 64), "\" is unknown here; there are ",
-          verb == Verb::kRollout ? "action and build" : "group"));
+      return absl::InvalidArgumentError(
+          Concat("\"", member.key.substr(0, 64), "\" is unknown here; there are ",
+                 verb == Verb::kRollout ? "action and build" : "group"));
     }
     const auto text = member.value.AsString(member.key);
     if (!text.ok()) return text.status();
@@ -209,10 +209,11 @@ void AdminServer::Impl::Ask(Verb verb, const HttpRequest& request, Exchange exch
   if (!command.ok()) return SendError(exchange, Refused(command.status()));
   command->actor = options_.unix_path.empty() ? "token" : request.peer_address;
   const bool rollout = request.path == "/admin/rollout";
-  command->reply = [exchange, rollout, identity = options_.identity](OperatorAnswer answer) mutable {
+  command->reply = [exchange, rollout,
+                    identity = options_.identity](OperatorAnswer answer) mutable {
     if (!answer.status.ok()) return SendError(exchange, Refused(answer.status));
-    SendJson(exchange, rollout ? RolloutJson(answer.cluster.rollout)
-                               : StatusJson(answer.cluster, identity));
+    SendJson(exchange,
+             rollout ? RolloutJson(answer.cluster.rollout) : StatusJson(answer.cluster, identity));
   };
   const absl::Status pushed = operators_.TryPush(*std::move(command));
   if (!pushed.ok()) {

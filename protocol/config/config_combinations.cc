@@ -39,36 +39,33 @@ std::vector<std::string> CombinationProblems(const Config& config, const LoadOpt
         "; each running sequence needs a token of the step: raise it"));
   }
   if (config.transport.heartbeat_timeout <= config.transport.heartbeat_interval) {
-    problems.push_back(
-        Concat(name_of("transport.heartbeat_timeout"), ": must be longer than ",
-               name_of("transport.heartbeat_interval"), "; three times it is usual"));
+    problems.push_back(Concat(name_of("transport.heartbeat_timeout"), ": must be longer than ",
+                              name_of("transport.heartbeat_interval"),
+                              "; three times it is usual"));
   }
   if (config.transport.lease_timeout < 3 * config.transport.heartbeat_interval) {
-    problems.push_back(Concat(name_of("transport.lease_timeout"),
-                                     ": must be at least three times ",
-                                     name_of("transport.heartbeat_interval")));
+    problems.push_back(Concat(name_of("transport.lease_timeout"), ": must be at least three times ",
+                              name_of("transport.heartbeat_interval")));
   }
   if (config.node.backoff_max < config.node.backoff_min) {
     problems.push_back(Concat(name_of("node.backoff_max"), ": must not be shorter than ",
-                                     name_of("node.backoff_min")));
+                              name_of("node.backoff_min")));
   }
   if (config.server.head_bytes_max > config.server.body_bytes_max) {
     problems.push_back(Concat(name_of("server.head_bytes_max"), ": must not be larger than ",
-                                     name_of("server.body_bytes_max")));
+                              name_of("server.body_bytes_max")));
   }
   if (config.worker.backend.empty()) {
-    problems.push_back(
-        Concat(name_of("worker.backend"), ": is empty; name one, for example cpu"));
+    problems.push_back(Concat(name_of("worker.backend"), ": is empty; name one, for example cpu"));
   } else if (config.worker.backend == "auto" && !options.allow_auto_backend) {
-    problems.push_back(
-        Concat(name_of("worker.backend"),
-               ": auto is resolved by skein serve only; name one, for example cpu"));
+    problems.push_back(Concat(name_of("worker.backend"),
+                              ": auto is resolved by skein serve only; name one, for example cpu"));
   }
   const std::string& endpoint = config.transport.control_endpoint;
   if (!endpoint.empty() && endpoint.compare(0, 6, "ipc://") != 0 &&
       endpoint.compare(0, 6, "tcp://") != 0) {
     problems.push_back(Concat(name_of("transport.control_endpoint"), ": \"", endpoint,
-                                     "\" is neither ipc:///path nor tcp://address:port"));
+                              "\" is neither ipc:///path nor tcp://address:port"));
   }
   CheckOperator(config, name_of, problems);
   return problems;

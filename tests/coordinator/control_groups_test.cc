@@ -141,6 +141,7 @@ TEST_F(ControlGroupsTest, AWorkerThatNeverComesKeepsTheOtherNotIdleForLong) {
   StartWorker(2);
   context_.Advance(absl::Milliseconds(9800), loop_);
   EXPECT_FALSE(door_.ready());
+  Receive(Worker(2), Epoch(0), protocol::Heartbeat{});
   context_.Advance(absl::Milliseconds(400), loop_);
   EXPECT_TRUE(door_.ready());
   const auto client = Submit(1, {5, 6}, 3);

@@ -234,8 +234,7 @@ TEST_F(OperationsTest, ARolloutReplacesEveryWorkerAndLosesNothing) {
   for (const auto& worker : status.workers) EXPECT_EQ(worker.build, "new");
   EXPECT_EQ(status.requests_failed, 0u);
   for (uint64_t id = 1; id <= 4; ++id) {
-    EXPECT_EQ(clients[id - 1]->tokens,
-              DecodeAlone({static_cast<int32_t>(id), 6}, StopAt(60), 64));
+    EXPECT_EQ(clients[id - 1]->tokens, DecodeAlone({static_cast<int32_t>(id), 6}, StopAt(60), 64));
   }
 }
 
@@ -262,8 +261,7 @@ TEST_F(OperationsTest, ANewWorkerWithOtherBitsIsNotLetIn) {
   Run(10);
   const ClusterStatus status = Status();
   EXPECT_EQ(status.rollout.state, RolloutState::kHalted);
-  EXPECT_THAT(status.rollout.reason,
-              ::testing::HasSubstr("with logprob -1.5, expected"));
+  EXPECT_THAT(status.rollout.reason, ::testing::HasSubstr("with logprob -1.5, expected"));
   EXPECT_EQ(status.groups[0].state, "draining");
   EXPECT_TRUE(status.ready) << "the other group serves";
 }

@@ -178,8 +178,7 @@ TEST_F(RolloutTest, APauseHoldsTheNextGroup) {
 TEST_F(RolloutTest, AnAbortLetsTheGroupInAgain) {
   ASSERT_TRUE(rollout_.Start(view_, "").ok());
   Step();
-  EXPECT_EQ(rollout_.Start(view_, "").message(),
-            "a rollout is running at group 0; abort it first");
+  EXPECT_EQ(rollout_.Start(view_, "").message(), "a rollout is running at group 0; abort it first");
   ASSERT_TRUE(rollout_.Abort().ok());
   EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kUncordon, 0}));
   EXPECT_EQ(status().state, RolloutState::kAborted);

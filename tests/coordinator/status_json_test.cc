@@ -22,7 +22,10 @@ TEST(StatusJsonTest, WritesEveryField) {
   group.step_age = absl::Milliseconds(1500);
   group.blocks = 64;
   group.blocks_used = 3;
-  status.groups = {group, GroupStatus{.group = 1, .state = "starting"}};
+  GroupStatus missing;
+  missing.group = 1;
+  missing.state = "starting";
+  status.groups = {group, missing};
   WorkerStatus worker;
   worker.node = 1;
   worker.incarnation = 12;

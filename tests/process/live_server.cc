@@ -174,8 +174,7 @@ protocol::HttpResult LiveServer::Admin(const std::string& method, const std::str
   const size_t at = text.rfind(kServed);
   if (at == std::string::npos) return {};
   protocol::HttpCall call;
-  call.unix_path = text.substr(at + kServed.size(),
-                               text.find('\n', at) - at - kServed.size());
+  call.unix_path = text.substr(at + kServed.size(), text.find('\n', at) - at - kServed.size());
   call.method = method;
   call.target = target;
   call.body = body;
@@ -184,9 +183,8 @@ protocol::HttpResult LiveServer::Admin(const std::string& method, const std::str
 }
 
 bool LiveServer::WaitForStatus(std::string_view text) const {
-  return WaitUntil([&] {
-    return Admin("GET", "/admin/status").body.find(text) != std::string::npos;
-  });
+  return WaitUntil(
+      [&] { return Admin("GET", "/admin/status").body.find(text) != std::string::npos; });
 }
 
 void LiveServer::ReadOutput() {

@@ -15,10 +15,10 @@
 namespace skein::protocol {
 namespace {
 
+using ::testing::HasSubstr;
 using tests::SampleMessages;
 using tests::SamplePlan;
 using tests::SampleResult;
-using ::testing::HasSubstr;
 
 TEST(CodecTest, EveryMessageRoundTrips) {
   const std::vector<Message> messages = SampleMessages();

@@ -120,8 +120,7 @@ TEST(PoisonSchedule, AWorkerThatLeftAndLivesMarksNobody) {
   ASSERT_TRUE(harness.AddSimple(1, 4, 10).ok());
   ASSERT_TRUE(harness.Plan());
   harness.Abort();
-  EXPECT_FALSE(
-      harness.scheduler().sequences().at(protocol::SequenceId(1))->suspicion.marked());
+  EXPECT_FALSE(harness.scheduler().sequences().at(protocol::SequenceId(1))->suspicion.marked());
 }
 
 // Two groups and two deaths at once: the third place is the queue, until it is known.

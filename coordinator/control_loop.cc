@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <poll.h>
+
 #include "absl/strings/str_cat.h"
 #include "protocol/base/log.h"
 #include "protocol/base/strings.h"
@@ -13,7 +15,6 @@ namespace skein::coordinator {
 using protocol::Context;
 using protocol::Envelope;
 using protocol::RequestId;
-using protocol::SequenceId;
 using protocol::StepResult;
 
 namespace {
@@ -27,43 +28,34 @@ constexpr uint64_t kQueueStepsMin = 16;
 // After the first group is ready, how long the others may take before it serves alone.
 constexpr absl::Duration kPartialStart = absl::Seconds(10);
 
-// A request is one sequence: the ids are the same number.
-SequenceId SequenceOf(RequestId id) { return SequenceId(id.value()); }
-RequestId RequestOf(SequenceId id) { return RequestId(id.value()); }
-
-FinishReason ReasonOf(scheduler::EndReason reason) {
-  return reason == scheduler::EndReason::kStopToken ? FinishReason::kStop : FinishReason::kLength;
-}
-
-// Work of the request so far, for its usage.
-void AddWork(const scheduler::SequenceDelta& from, TokenDelta& to) {
-  to.num_steps = from.num_steps;
-  to.num_draft_tokens = from.num_draft_tokens;
-  to.num_accepted_draft_tokens = from.num_accepted_tokens;
-}
-
-TokenDelta ErrorDelta(const absl::Status& error) {
-  TokenDelta delta;
-  delta.finish = absl::IsCancelled(error) ? FinishReason::kCancelled : FinishReason::kError;
-  delta.error = error;
-  return delta;
-}
+// A worker whose death is not explained for so long is not coming back.
+constexpr absl::Duration kUnexplained = absl::Seconds(60);
+// A worker that was silent for this share of its lease is suspect.
+constexpr double kSuspectShare = 0.6;
+constexpr absl::Duration kWedge = absl::Seconds(3);
 
 }  // namespace
 
 ControlLoop::ControlLoop(const ControlOptions& options, FrontDoorQueue& door,
-                         CoordinatorMetrics& metrics, const std::atomic<bool>& drained)
+                         CoordinatorMetrics& metrics, const std::atomic<bool>& drained,
+                         OperatorQueue* operators)
     : options_(options),
       door_(door),
       metrics_(metrics),
       drained_(drained),
       scheduler_(options.limits, options.num_groups),
-      workers_(options.term, options.num_groups),
-      groups_(options.num_groups) {
-  for (Group& group : groups_) group.steps.resize(options.limits.lanes);
-}
+      workers_(options.term, options.num_groups, options.tokenizer),
+      requests_(door, metrics),
+      steps_(options.limits, options.num_groups, metrics),
+      operations_(options.rollout, kSuspectShare * options.lease, options.term, operators,
+                  {scheduler_, workers_, requests_, door, steps_}),
+      counted_(options.num_groups) {}
 
-void ControlLoop::OnStart(Context& context) { context.StartTimer(kTick); }
+void ControlLoop::OnStart(Context& context) {
+  last_timer_ = context.Now();
+  door_.Pulse();
+  context.StartTimer(kTick);
+}
 
 // ---- messages
 
@@ -75,18 +67,25 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
       .Field("incarnation", message.incarnation)
       .Field("backend", message.backend)
       .Field("build", message.build)
+      .Field("protocol", absl::StrCat(message.protocol_major, ".", message.protocol_minor))
       .Field("blocks", message.geometry.num_blocks);
+  const bool reborn = message.incarnation != workers_.LastIncarnation(worker);
   // A member that registers again has left its epoch.
   if (const WorkerGroup* group = workers_.Find(worker)) {
-    EndEpoch(group->group, scheduler::AbortCause::kWorkerLost, "registered_again",
-             "the worker registered again");
+    if (reborn) deaths_[worker] = context.Now();
+    EndEpoch(*group,
+             reborn ? scheduler::AbortCause::kWorkerLost : scheduler::AbortCause::kWorkerLeft,
+             "registered_again", "the worker registered again");
   }
+  SettleDeath(worker, reborn && message.predecessor_end == protocol::PredecessorEnd::kOwn);
   if (const absl::Status status = workers_.Register(worker, message); !status.ok()) {
     SKEIN_LOG(kError, "worker refused").Field("reason", protocol::StatusText(status));
     const absl::Status sent =
-        context.Send(worker, protocol::Epoch(0), protocol::Shutdown{std::string(status.message())});
+        context.Send(worker, protocol::Epoch(0),
+                     protocol::Shutdown{std::string(protocol::StatusText(status)), true});
     if (!sent.ok()) SKEIN_LOG(kWarn, "refusal not sent").Field("worker", worker.node);
   }
+  workers_.Heard(worker, context.Now());
   FormGroups(context);
 }
 
@@ -115,7 +114,7 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
   const std::vector<scheduler::SequenceDelta> gone =
       scheduler_.StartEpoch(group->group, group->ranks.front().rank, group->epoch,
                             workers_.registration(group->ranks.front().worker).geometry);
-  for (const scheduler::SequenceDelta& delta : gone) DeliverEnd(RequestOf(delta.sequence), delta);
+  DeliverEnds(gone);
   if (!first_formed_) first_formed_ = context.Now();
   SKEIN_LOG(kInfo, "group ready")
       .Field("group", group->group)
@@ -154,10 +153,17 @@ void ControlLoop::UpdateReadiness(absl::Time now) {
       serving_ = true;
     }
   }
-  door_.SetReady(serving_ && ready > 0);
+  bool serves = false;
+  for (uint32_t i = 0; serving_ && i < scheduler_.num_groups(); ++i) {
+    serves = serves || operations_.Serves(protocol::GroupId(i), now);
+  }
+  // While a group is replaced requests wait for it instead of being sent away.
+  door_.SetReady(serves, serving_ && operations_.PlannedOutage());
 }
 
-void ControlLoop::Handle(Context& context, const Envelope& envelope, const protocol::Heartbeat&) {
+void ControlLoop::Handle(Context& context, const Envelope& envelope,
+                         const protocol::Heartbeat& message) {
+  workers_.Beat(envelope.from, message, context.Now());
   // Spares are answered too: it is how they know that a coordinator is there.
   if (!workers_.Knows(envelope.from)) return;
   const WorkerGroup* group = workers_.Find(envelope.from);
@@ -171,7 +177,8 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
                          const protocol::AbortEpoch& message) {
   const WorkerGroup* group = workers_.Find(envelope.from);
   if (group == nullptr || group->epoch != message.epoch) return;
-  EndEpoch(group->group, scheduler::AbortCause::kWorkerLost, "step_failed", message.reason);
+  EndEpoch(*group, scheduler::AbortCause::kWorkerLeft, "step_failed", message.reason);
+  UpdateReadiness(context.Now());
   FormGroups(context);
 }
 
@@ -185,6 +192,7 @@ void ControlLoop::Handle(const Envelope& envelope, StepResult message) {
 }
 
 void ControlLoop::OnMessage(Context& context, Envelope envelope) {
+  workers_.Heard(envelope.from, context.Now());
   std::visit(
       [&](auto& message) {
         using M = std::decay_t<decltype(message)>;
@@ -198,35 +206,46 @@ void ControlLoop::OnMessage(Context& context, Envelope envelope) {
         } else {
           static_assert(
               std::is_same_v<M, protocol::StepPlan> || std::is_same_v<M, protocol::FormGroup> ||
-              std::is_same_v<M, protocol::LeaseGrant> || std::is_same_v<M, protocol::Drain> ||
-              std::is_same_v<M, protocol::Drained> || std::is_same_v<M, protocol::Shutdown>);
+              std::is_same_v<M, protocol::LeaseGrant> || std::is_same_v<M, protocol::Shutdown>);
           SKEIN_LOG(kWarn, "unexpected message dropped").Field("worker", envelope.from.node);
         }
       },
       envelope.message);
 }
 
-void ControlLoop::EndEpoch(protocol::GroupId group, scheduler::AbortCause abort,
+void ControlLoop::EndEpoch(const WorkerGroup& group, scheduler::AbortCause abort,
                            std::string_view cause, std::string_view reason) {
-  workers_.Dissolve(group);
-  if (!scheduler_.has_epoch(group)) return;
-  SKEIN_LOG(kWarn, "epoch ended")
-      .Field("group", group)
-      .Field("cause", cause)
-      .Field("reason", reason);
+  const protocol::GroupId id = group.group;
+  const uint32_t node = group.ranks.front().worker.node.value();
+  workers_.Dissolve(id);
+  steps_.Forget(id);
+  if (!scheduler_.has_epoch(id)) return;
+  SKEIN_LOG(kWarn, "epoch ended").Field("group", id).Field("cause", cause).Field("reason", reason);
   metrics_.epoch_changes.At({cause}).Increment();
-  for (const scheduler::SequenceDelta& gone : scheduler_.AbortInflight(group, abort)) {
-    DeliverEnd(RequestOf(gone.sequence), gone);
+  DeliverEnds(scheduler_.AbortInflight(id, abort, node));
+}
+
+void ControlLoop::SettleDeath(protocol::ActorId worker, bool own) {
+  deaths_.erase(worker);
+  DeliverEnds(scheduler_.SettleDeath(worker.node.value(), own));
+}
+
+// A worker that its supervisor gave up will not say how it ended: it ended too often.
+void ControlLoop::SettleForgotten(absl::Time now) {
+  for (auto at = deaths_.begin(); at != deaths_.end();) {
+    const auto [worker, since] = *at++;
+    if (now - since > kUnexplained) SettleDeath(worker, true);
   }
-  door_.SetReady(serving_ && NumReady() > 0);
 }
 
 // The worker cannot be reached: its epoch is over, and it has to register again.
 void ControlLoop::LoseWorker(Context& context, protocol::ActorId worker, std::string_view reason) {
   if (const WorkerGroup* group = workers_.Find(worker)) {
-    EndEpoch(group->group, scheduler::AbortCause::kWorkerLost, "peer_down", reason);
+    deaths_[worker] = context.Now();
+    EndEpoch(*group, scheduler::AbortCause::kWorkerLost, "peer_down", reason);
   }
   workers_.Remove(worker);
+  UpdateReadiness(context.Now());
   FormGroups(context);
 }
 
@@ -239,31 +258,13 @@ void ControlLoop::OnPeerDown(Context& context, const protocol::PeerDown& down) {
 
 // ---- requests
 
-void ControlLoop::StopWaiting(Request& request) {
-  if (!request.waiting) return;
-  request.waiting = false;
-  door_.Leave(request.prompt_tokens);
-}
-
-void ControlLoop::Finish(RequestId id, TokenDelta delta) {
-  cancelled_in_flight_.erase(id);
-  auto found = requests_.find(id);
-  if (found == requests_.end()) return;
-  StopWaiting(found->second);
-  const std::shared_ptr<TokenSink> sink = std::move(found->second.sink);
-  requests_.erase(found);
-  sink->Deliver(std::move(delta));
-}
-
 void ControlLoop::Submit(Context& context, SubmitRequest request) {
-  Request entry;
-  entry.sink = std::move(request.sink);
-  entry.prompt_tokens = request.prompt_ids.size();
-  entry.deadline = request.deadline;
-  entry.last_token = context.Now();
-  // Time spent in front of the control loop counts too.
-  entry.arrived =
-      entry.last_token - absl::FromChrono(std::chrono::steady_clock::now() - request.arrival);
+  if (options_.wedge_on_token && std::find(request.prompt_ids.begin(), request.prompt_ids.end(),
+                                           *options_.wedge_on_token) != request.prompt_ids.end()) {
+    SKEIN_LOG(kError, "planted fault: the control loop stands still").Field("for_s", 3);
+    ::poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(kWedge)));
+  }
+  if (!requests_.Open(request, context.Now())) return;
   scheduler::NewSequence sequence;
   sequence.id = SequenceOf(request.id);
   sequence.prompt = std::move(request.prompt_ids);
@@ -271,46 +272,22 @@ void ControlLoop::Submit(Context& context, SubmitRequest request) {
   sequence.stop = std::move(request.stop);
   sequence.speculation = request.speculation;
   sequence.priority = request.priority;
-  const uint64_t prompt_tokens = entry.prompt_tokens;
-  if (!requests_.emplace(request.id, std::move(entry)).second) {
-    SKEIN_LOG(kError, "request id used twice").Field("request", request.id);
-    door_.Leave(prompt_tokens);
-    return;
-  }
   if (absl::Status status = scheduler_.AddSequence(std::move(sequence)); !status.ok()) {
-    Finish(request.id, ErrorDelta(status));
-    return;
+    requests_.Fail(request.id, status);
   }
 }
 
 void ControlLoop::Cancel(RequestId id, const absl::Status& reason) {
-  if (!requests_.contains(id)) return;
+  if (!requests_.Contains(id)) return;
   if (scheduler_.CancelSequence(SequenceOf(id))) {
-    Finish(id, ErrorDelta(reason));
+    requests_.Fail(id, reason);
   } else {
-    cancelled_in_flight_.emplace(id, reason);
+    requests_.Doom(id, reason);
   }
 }
 
-// In the order of their ids: the map has none.
-std::vector<RequestId> ControlLoop::SortedRequests() const {
-  std::vector<RequestId> ids;
-  ids.reserve(requests_.size());
-  for (const auto& [id, request] : requests_) ids.push_back(id);
-  std::sort(ids.begin(), ids.end());
-  return ids;
-}
-
-void ControlLoop::CancelExpired() {
-  const auto now = std::chrono::steady_clock::now();
-  std::vector<RequestId> expired;
-  for (const auto& [id, request] : requests_) {
-    if (request.deadline && *request.deadline < now) expired.push_back(id);
-  }
-  std::sort(expired.begin(), expired.end());
-  for (RequestId id : expired) {
-    Cancel(id, absl::DeadlineExceededError("the request's deadline passed"));
-  }
+void ControlLoop::DeliverEnds(const std::vector<scheduler::SequenceDelta>& gone) {
+  for (const scheduler::SequenceDelta& delta : gone) requests_.DeliverEnd(delta);
 }
 
 void ControlLoop::DrainFrontDoor(Context& context) {
@@ -325,84 +302,21 @@ void ControlLoop::DrainFrontDoor(Context& context) {
 
 // ---- steps
 
-void ControlLoop::MeasureStep(const Step& step, const StepResult& result, absl::Time now) {
-  const char* phase = step.prefills == 0                ? "decode"
-                      : step.prefills == step.sequences ? "prefill"
-                                                        : "mixed";
-  uint32_t rows = step.tokens;
-  for (const protocol::VerificationSummary& summary : result.sequences) {
-    rows += static_cast<uint32_t>(std::max<size_t>(summary.rows.size(), 1) - 1);
-  }
-  metrics_.step_tokens.At({phase}).Observe(rows);
-  metrics_.step_batch_size.At({phase}).Observe(step.sequences);
-  metrics_.step_duration.At({phase}).Observe(absl::ToDoubleSeconds(now - step.planned));
-  // Capacity is learned from steps that are mostly prompt: large ones, or full ones of a small
-  // budget.
-  const uint32_t rows_min = std::min<uint32_t>(64, options_.limits.max_num_batched_tokens);
-  if (step.prefills == 0 || rows < rows_min || result.device_time_us == 0) return;
-  const double rate = rows * 1e6 / static_cast<double>(result.device_time_us);
-  prefill_tokens_per_second_ =
-      prefill_tokens_per_second_ == 0 ? rate : 0.8 * prefill_tokens_per_second_ + 0.2 * rate;
-  if (options_.queued_tokens_max != 0) return;
+// How many prompt tokens may wait follows the measured capacity.
+void ControlLoop::LearnCapacity() {
+  if (options_.queued_tokens_max != 0 || steps_.prefill_rate() == 0) return;
   const uint64_t floor = kQueueStepsMin * options_.limits.max_num_batched_tokens;
   door_.SetQueuedTokensMax(std::max(
       floor,
-      static_cast<uint64_t>(kQueueSeconds * prefill_tokens_per_second_ * scheduler_.num_groups())));
-}
-
-// The last delta of a request that no token ended.
-void ControlLoop::DeliverEnd(RequestId id, const scheduler::SequenceDelta& delta) {
-  const auto why = cancelled_in_flight_.find(id);
-  TokenDelta last =
-      ErrorDelta(!delta.error.ok()                   ? delta.error
-                 : why == cancelled_in_flight_.end() ? absl::CancelledError("cancelled")
-                                                     : why->second);
-  AddWork(delta, last);
-  Finish(id, std::move(last));
-}
-
-void ControlLoop::Deliver(protocol::GroupId group, const scheduler::SequenceDelta& delta,
-                          absl::Time now) {
-  const RequestId id = RequestOf(delta.sequence);
-  if (delta.cancelled || !delta.error.ok()) return DeliverEnd(id, delta);
-  if (delta.num_tokens == 0) return;
-  auto found = requests_.find(id);
-  if (found == requests_.end()) return;
-  Request& request = found->second;
-  GroupMetrics& engine = metrics_.engines[group.value()];
-  TokenDelta out;
-  AddWork(delta, out);
-  out.tokens.reserve(delta.num_tokens);
-  for (scheduler::CommittedToken& token : commit_.TokensOf(delta)) {
-    out.tokens.push_back({token.token, token.logprob, std::move(token.top)});
-  }
-  const double waited = absl::ToDoubleSeconds(now - request.last_token);
-  const auto count = static_cast<double>(delta.num_tokens);
-  if (request.generated == 0) {
-    engine.time_to_first_token.Observe(absl::ToDoubleSeconds(now - request.arrived));
-  } else {
-    for (uint32_t i = 0; i < delta.num_tokens; ++i) {
-      engine.inter_token_latency.Observe(waited / count);
-    }
-  }
-  request.last_token = now;
-  request.generated += delta.num_tokens;
-  if (!delta.ended) {
-    request.sink->Deliver(std::move(out));
-    return;
-  }
-  out.finish = ReasonOf(*delta.ended);
-  if (out.finish == FinishReason::kStop) out.stop_token_id = out.tokens.back().id;
-  engine.e2e_latency.Observe(absl::ToDoubleSeconds(now - request.arrived));
-  engine.request_generation_tokens.Observe(static_cast<double>(request.generated));
-  Finish(id, std::move(out));
+      static_cast<uint64_t>(kQueueSeconds * steps_.prefill_rate() * scheduler_.num_groups())));
 }
 
 // A step that failed, or a result that answers something else than was asked: no state of the group
 // can be trusted.
 void ControlLoop::FailStep(Context& context, const StepResult& result) {
   const WorkerGroup group = *workers_.group(result.group);
-  EndEpoch(result.group, scheduler::AbortCause::kStepFailed, "step_failed", result.message);
+  EndEpoch(group, scheduler::AbortCause::kStepFailed, "step_failed", result.message);
+  UpdateReadiness(context.Now());
   for (const GroupRank& rank : group.ranks) {
     const absl::Status sent = context.Send(
         rank.worker, group.epoch,
@@ -421,18 +335,21 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
   const absl::Status committed = scheduler_.CommitStep(result.group, result, commit_);
   if (!committed.ok()) {
     SKEIN_LOG(kError, "result refused").Field("reason", protocol::StatusText(committed));
-    EndEpoch(result.group, scheduler::AbortCause::kStepFailed, "step_failed",
+    EndEpoch(*workers_.group(result.group), scheduler::AbortCause::kStepFailed, "step_failed",
              protocol::StatusText(committed));
+    UpdateReadiness(now);
     FormGroups(context);
     return;
   }
-  MeasureStep(groups_[result.group.value()].steps[result.lane], result, now);
+  steps_.Committed(result, now);
+  LearnCapacity();
   for (size_t i = 0; i < commit_.deltas.size(); ++i) {
     // With thousands of requests each is far away in memory: ask for it ahead of its turn.
     if (i + kAhead < commit_.deltas.size()) {
-      requests_.prefetch(RequestOf(commit_.deltas[i + kAhead].sequence));
+      requests_.Prefetch(RequestOf(commit_.deltas[i + kAhead].sequence));
     }
-    Deliver(result.group, commit_.deltas[i], now);
+    const scheduler::SequenceDelta& delta = commit_.deltas[i];
+    requests_.Deliver(result.group, delta, commit_.TokensOf(delta), now);
   }
   metrics_.engines[result.group.value()].generation_tokens.Increment(
       static_cast<double>(commit_.tokens.size()));
@@ -447,33 +364,17 @@ void ControlLoop::CommitResults(Context& context) {
   }
 }
 
-void ControlLoop::NotePlan(const protocol::StepPlan& plan, absl::Time now) {
-  Step step;
-  step.planned = now;
-  step.sequences = static_cast<uint32_t>(plan.sequences.size());
-  GroupMetrics& engine = metrics_.engines[plan.group.value()];
-  for (const protocol::SequenceStep& sequence : plan.sequences) {
-    step.tokens += static_cast<uint32_t>(sequence.tokens.size());
-    if (sequence.tokens.size() > 1) ++step.prefills;
-    // Only a first step begins with a slot that is new to it.
-    if (!sequence.fresh_slot) continue;
-    auto found = requests_.find(RequestOf(sequence.sequence));
-    if (found == requests_.end() || !found->second.waiting) continue;
-    const auto prompt_tokens = static_cast<double>(found->second.prompt_tokens);
-    engine.queue_time.Observe(absl::ToDoubleSeconds(now - found->second.arrived));
-    engine.prompt_tokens.Increment(prompt_tokens);
-    engine.request_prompt_tokens.Observe(prompt_tokens);
-    StopWaiting(found->second);
-  }
-  groups_[plan.group.value()].steps[plan.lane] = step;
-}
-
 // False when the worker could not be reached: its sequences are free for the other groups.
 bool ControlLoop::PlanGroup(Context& context, protocol::GroupId group) {
   for (uint32_t lane = 0; lane < options_.limits.lanes; ++lane) {
     std::optional<protocol::StepPlan> plan = scheduler_.PlanStep(group, lane);
     if (!plan) continue;
-    NotePlan(*plan, context.Now());
+    const absl::Time now = context.Now();
+    steps_.Planned(*plan, now);
+    for (const protocol::SequenceStep& step : plan->sequences) {
+      // Only a first step begins with a slot that is new to it.
+      if (step.fresh_slot) requests_.Begin(RequestOf(step.sequence), group, now);
+    }
     const protocol::ActorId worker = workers_.group(group)->ranks.front().worker;
     const protocol::Epoch epoch = plan->epoch;
     if (const absl::Status sent = context.Send(worker, epoch, *std::move(plan)); !sent.ok()) {
@@ -502,14 +403,14 @@ void ControlLoop::CheckDrain(Context& context) {
     drain_deadline_ = now + options_.shutdown_timeout;
     SKEIN_LOG(kInfo, "draining").Field("requests", static_cast<uint64_t>(requests_.size()));
   }
-  if (drained_.load() && requests_.empty()) {
+  if (drained_.load() && requests_.size() == 0) {
     context.Stop(absl::OkStatus());
     return;
   }
   if (now < *drain_deadline_) return;
-  for (RequestId id : SortedRequests()) {
+  for (RequestId id : requests_.Sorted()) {
     scheduler_.CancelSequence(SequenceOf(id));
-    Finish(id, ErrorDelta(absl::UnavailableError("the server stopped before the answer ended")));
+    requests_.Fail(id, absl::UnavailableError("the server stopped before the answer ended"));
   }
   if (now > *drain_deadline_ + kDrainGrace) context.Stop(absl::OkStatus());
 }
@@ -518,12 +419,14 @@ void ControlLoop::UpdateGroupGauges(protocol::GroupId group) {
   const scheduler::GroupScheduler& schedule = scheduler_.group(group);
   GroupMetrics& engine = metrics_.engines[group.value()];
   engine.requests_running.Set(schedule.num_running());
-  scheduler::SchedulerCounters& counted = groups_[group.value()].counted;
+  scheduler::SchedulerCounters& counted = counted_[group.value()];
   const scheduler::SchedulerCounters& counters = schedule.counters();
   engine.preemptions.Increment(static_cast<double>(counters.preemptions - counted.preemptions));
   engine.preempted_tokens.Increment(
       static_cast<double>(counters.preempted_tokens - counted.preempted_tokens));
-  metrics_.replays.Increment(static_cast<double>(counters.replays - counted.replays));
+  metrics_.replays.At({"replayed"})
+      .Increment(static_cast<double>(counters.replays - counted.replays));
+  metrics_.migrations.Increment(static_cast<double>(counters.moves - counted.moves));
   engine.speculation.Add(counters, counted);
   counted = counters;
   const scheduler::BlockPool* blocks = schedule.block_pool();
@@ -534,27 +437,43 @@ void ControlLoop::UpdateGroupGauges(protocol::GroupId group) {
   engine.kv_cache_usage.Set(blocks->num_blocks() == 0 ? 0 : used / blocks->num_blocks());
 }
 
-void ControlLoop::UpdateGauges() {
-  const double ready = NumReady();
+void ControlLoop::UpdateGauges(absl::Time now) {
   metrics_.requests_waiting.Set(door_.waiting_requests());
-  metrics_.groups.At({"ready"}).Set(ready);
-  metrics_.groups.At({"starting"}).Set(scheduler_.num_groups() - ready);
-  metrics_.workers.At({"ready"}).Set(ready);
-  metrics_.workers.At({"spare"}).Set(static_cast<double>(workers_.num_spares()));
-  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) UpdateGroupGauges(protocol::GroupId(i));
+  std::map<std::string_view, int> groups;
+  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
+    ++groups[operations_.StateOf(protocol::GroupId(i), now)];
+    UpdateGroupGauges(protocol::GroupId(i));
+  }
+  for (const std::string& state : GroupStates()) metrics_.groups.At({state}).Set(groups[state]);
+  std::map<std::string_view, int> workers;
+  for (const auto& [worker, known] : workers_.workers())
+    ++workers[operations_.StateOf(worker, now)];
+  workers["dead"] = static_cast<int>(workers_.num_dead());
+  for (const std::string& state : WorkerStates()) metrics_.workers.At({state}).Set(workers[state]);
 }
 
 void ControlLoop::OnIdle(Context& context) {
+  door_.Pulse();
   DrainFrontDoor(context);
   CommitResults(context);
+  operations_.TakeCommands(context);
+  operations_.Advance(context);
   PlanLanes(context);
-  UpdateGauges();
+  UpdateGauges(context.Now());
   CheckDrain(context);
 }
 
 void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
-  CancelExpired();
-  UpdateReadiness(context.Now());
+  const absl::Time now = context.Now();
+  // When this thread itself was late, what was sent to it waits unread: nobody else was silent.
+  const absl::Duration late = now - last_timer_ - 2 * kTick;
+  if (late > absl::ZeroDuration()) workers_.Excuse(late);
+  last_timer_ = now;
+  for (RequestId id : requests_.Expired()) {
+    Cancel(id, absl::DeadlineExceededError("the request's deadline passed"));
+  }
+  SettleForgotten(now);
+  UpdateReadiness(now);
   CheckDrain(context);
   context.StartTimer(kTick);
 }

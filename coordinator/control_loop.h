@@ -5,15 +5,20 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "coordinator/front_door_queue.h"
 #include "coordinator/metrics.h"
+#include "coordinator/operations.h"
+#include "coordinator/operator_queue.h"
+#include "coordinator/request_table.h"
+#include "coordinator/rollout.h"
+#include "coordinator/step_watch.h"
 #include "coordinator/worker_table.h"
 #include "protocol/actor/actor.h"
 #include "scheduler/cluster_scheduler.h"
@@ -27,14 +32,17 @@ struct ControlOptions {
   uint64_t queued_tokens_max = 0;  // 0: four seconds of measured prefill
   absl::Duration lease = absl::Seconds(1);
   absl::Duration shutdown_timeout = absl::Seconds(30);
+  RolloutLimits rollout;
+  std::string tokenizer;                  // id of the vocabulary; empty: any worker's
+  std::optional<int32_t> wedge_on_token;  // planted fault: a prompt with it stops the loop for 3 s
 };
 
 class ControlLoop final : public protocol::Actor {
  public:
-  // `door` and `metrics` outlive the loop. `drained` is set by the HTTP edge when its last
-  // connection closed after StartDraining; the loop then stops.
+  // `door`, `metrics` and `operators` outlive the loop; `operators` may be null. `drained` is set
+  // by the HTTP edge when its last connection closed after StartDraining; the loop then stops.
   ControlLoop(const ControlOptions& options, FrontDoorQueue& door, CoordinatorMetrics& metrics,
-              const std::atomic<bool>& drained);
+              const std::atomic<bool>& drained, OperatorQueue* operators = nullptr);
 
   void OnStart(protocol::Context& context) override;
   void OnMessage(protocol::Context& context, protocol::Envelope envelope) override;
@@ -45,26 +53,6 @@ class ControlLoop final : public protocol::Actor {
   const scheduler::ClusterScheduler& scheduler() const { return scheduler_; }
 
  private:
-  struct Request {
-    std::shared_ptr<TokenSink> sink;
-    uint64_t prompt_tokens = 0;
-    uint64_t generated = 0;
-    bool waiting = true;  // counted by the front door
-    std::optional<std::chrono::steady_clock::time_point> deadline;
-    absl::Time arrived, last_token;
-  };
-  struct Step {
-    absl::Time planned;
-    uint32_t tokens = 0;  // rows without drafts
-    uint32_t sequences = 0;
-    uint32_t prefills = 0;
-  };
-  // What the loop keeps of a worker group beside its schedule.
-  struct Group {
-    std::vector<Step> steps;  // by lane
-    scheduler::SchedulerCounters counted;
-  };
-
   // Messages.
   void Handle(protocol::Context& context, const protocol::Envelope& envelope,
               protocol::RegisterWorker message);
@@ -77,9 +65,11 @@ class ControlLoop final : public protocol::Actor {
   void Handle(const protocol::Envelope& envelope, protocol::StepResult message);
   void FormGroups(protocol::Context& context);
   bool SendForm(protocol::Context& context, const WorkerGroup& group);
-  void EndEpoch(protocol::GroupId group, scheduler::AbortCause abort, std::string_view cause,
+  void EndEpoch(const WorkerGroup& group, scheduler::AbortCause abort, std::string_view cause,
                 std::string_view reason);
   void LoseWorker(protocol::Context& context, protocol::ActorId worker, std::string_view reason);
+  void SettleDeath(protocol::ActorId worker, bool own);
+  void SettleForgotten(absl::Time now);
   void UpdateReadiness(absl::Time now);
   uint32_t NumReady() const;
   uint32_t DraftsOf(protocol::ActorId worker) const;
@@ -88,24 +78,18 @@ class ControlLoop final : public protocol::Actor {
   void DrainFrontDoor(protocol::Context& context);
   void Submit(protocol::Context& context, SubmitRequest request);
   void Cancel(protocol::RequestId id, const absl::Status& reason);
-  void CancelExpired();
-  void Finish(protocol::RequestId id, TokenDelta delta);
-  std::vector<protocol::RequestId> SortedRequests() const;
-  void StopWaiting(Request& request);
+  void DeliverEnds(const std::vector<scheduler::SequenceDelta>& gone);
 
   // Steps.
   void CommitResults(protocol::Context& context);
   void Commit(protocol::Context& context, const protocol::StepResult& result);
   void FailStep(protocol::Context& context, const protocol::StepResult& result);
-  void Deliver(protocol::GroupId group, const scheduler::SequenceDelta& delta, absl::Time now);
-  void DeliverEnd(protocol::RequestId id, const scheduler::SequenceDelta& delta);
+  void LearnCapacity();
   void PlanLanes(protocol::Context& context);
   bool PlanGroup(protocol::Context& context, protocol::GroupId group);
-  void NotePlan(const protocol::StepPlan& plan, absl::Time now);
-  void MeasureStep(const Step& step, const protocol::StepResult& result, absl::Time now);
 
   void CheckDrain(protocol::Context& context);
-  void UpdateGauges();
+  void UpdateGauges(absl::Time now);
   void UpdateGroupGauges(protocol::GroupId group);
 
   const ControlOptions options_;
@@ -114,14 +98,17 @@ class ControlLoop final : public protocol::Actor {
   const std::atomic<bool>& drained_;
   scheduler::ClusterScheduler scheduler_;
   WorkerTable workers_;
-  std::vector<Group> groups_;
-  absl::flat_hash_map<protocol::RequestId, Request> requests_;
-  absl::flat_hash_map<protocol::RequestId, absl::Status> cancelled_in_flight_;
+  RequestTable requests_;
+  StepWatch steps_;
+  ClusterOperations operations_;
+  std::vector<scheduler::SchedulerCounters> counted_;  // by group
   std::vector<protocol::StepResult> results_;
   scheduler::StepCommit commit_;            // of the step being committed; kept for its memory
   bool serving_ = false;                    // all groups were ready, or waited for long enough
   std::optional<absl::Time> first_formed_;  // when the first group was
-  double prefill_tokens_per_second_ = 0;
+  absl::Time last_timer_;
+  // Workers that were lost and of whose end nothing is known yet, by when.
+  std::map<protocol::ActorId, absl::Time> deaths_;
   std::optional<absl::Time> drain_deadline_;
 };
 

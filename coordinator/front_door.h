@@ -34,7 +34,8 @@ struct TokenDelta {
   std::optional<FinishReason> finish;
   // kStop: the stop token.
   int32_t stop_token_id = -1;
-  // kError: why. Unavailable and ResourceExhausted become 503, DeadlineExceeded 408, others 500.
+  // kError: why. Unavailable and ResourceExhausted become 503, DeadlineExceeded 408, others 500;
+  // Aborted: the request ended its workers and must not be sent again.
   absl::Status error;
   // Prompt tokens whose computation was skipped at first admission; valid in every delta.
   uint32_t cached_tokens = 0;
@@ -77,7 +78,8 @@ class FrontDoor {
   virtual ~FrontDoor() = default;
   // OK: the sink will get deltas. ResourceExhausted: the queue is full (503 server_overloaded).
   // FailedPrecondition: draining (503 draining). Unavailable: no group is ready (503 not_ready).
-  // InvalidArgument: the request cannot run at all (400). The sink is not kept on an error.
+  // InvalidArgument: the request cannot run at all (400). Aborted: its prompt is in quarantine
+  // (500). The sink is not kept on an error.
   virtual absl::Status TrySubmit(SubmitRequest request) = 0;
   // Unknown ids are ignored. One last delta with kCancelled may still arrive.
   virtual void Cancel(CancelRequest request) = 0;

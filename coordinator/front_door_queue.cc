@@ -38,16 +38,35 @@ absl::Status FrontDoorQueue::Enter(uint64_t prompt_tokens) {
   return absl::OkStatus();
 }
 
+absl::Status FrontDoorQueue::CheckQuarantine(const SubmitRequest& request) const {
+  const std::shared_ptr<const scheduler::Quarantine> quarantine = quarantine_.load();
+  if (quarantine == nullptr || !quarantine->Refuses(scheduler::HashPrompt(request.prompt_ids, ""),
+                                                    std::chrono::steady_clock::now())) {
+    return absl::OkStatus();
+  }
+  return absl::AbortedError(absl::StrCat("this prompt ended its workers before; it is refused for ",
+                                         scheduler::Quarantine::kPeriod.count(),
+                                         " minutes from then on"));
+}
+
+std::chrono::nanoseconds FrontDoorQueue::SincePulse() const {
+  const int64_t pulse = pulse_;
+  if (pulse == 0) return std::chrono::nanoseconds(0);
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch().count() -
+                                  pulse);
+}
+
 void FrontDoorQueue::Leave(uint64_t prompt_tokens) {
   waiting_requests_.fetch_sub(1);
   waiting_tokens_.fetch_sub(prompt_tokens);
 }
 
 absl::Status FrontDoorQueue::TrySubmit(SubmitRequest request) {
-  if (draining_) {
+  if (draining_ || closed_) {
     return absl::FailedPreconditionError("the server is draining; retry on another server");
   }
-  if (!ready_) return absl::UnavailableError("no worker group is ready; retry later");
+  if (!accepting_) return absl::UnavailableError("no worker group is ready; retry later");
+  SKEIN_RETURN_IF_ERROR(CheckQuarantine(request));
   const uint64_t tokens = request.prompt_ids.size();
   SKEIN_RETURN_IF_ERROR(Enter(tokens));
   absl::Status pushed = events_.TryPush(std::move(request));

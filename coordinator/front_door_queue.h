@@ -4,13 +4,17 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/front_door.h"
 #include "protocol/actor/mailbox.h"
+#include "scheduler/quarantine.h"
 
 namespace skein::coordinator {
 
@@ -31,10 +35,22 @@ class FrontDoorQueue final : public FrontDoor {
 
   std::vector<FrontDoorEvent> TakeAll() { return events_.TakeAll(); }
 
-  void SetReady(bool ready) {
+  // `accepting`: requests are taken although nothing runs now, because what is missing comes back
+  // within a planned time. Ready implies it.
+  void SetReady(bool ready, bool accepting) {
     ready_ = ready;
+    accepting_ = ready || accepting;
     if (ready) was_ready_ = true;
   }
+  void SetReady(bool ready) { SetReady(ready, ready); }
+  // Prompts to refuse from here on.
+  void SetQuarantine(std::shared_ptr<const scheduler::Quarantine> quarantine) {
+    quarantine_ = std::move(quarantine);
+  }
+  // An operator lets nobody in, or lets all in again; what runs goes on. Control thread.
+  void SetClosed(bool closed) { closed_ = closed; }
+  // The control loop runs: it says so at least every 100 ms. Control thread.
+  void Pulse() { pulse_ = std::chrono::steady_clock::now().time_since_epoch().count(); }
   void SetQueuedTokensMax(uint64_t tokens) { queued_tokens_max_ = tokens; }
   // A submitted request waits no more: it runs, or it is gone.
   void Leave(uint64_t prompt_tokens);
@@ -42,6 +58,9 @@ class FrontDoorQueue final : public FrontDoor {
   void StartDraining();
 
   bool ready() const { return ready_; }
+  bool closed() const { return closed_; }
+  // How long the control loop has not run.
+  std::chrono::nanoseconds SincePulse() const;
   // A group was ready at some time.
   bool was_ready() const { return was_ready_; }
   bool draining() const { return draining_; }
@@ -50,10 +69,15 @@ class FrontDoorQueue final : public FrontDoor {
 
  private:
   absl::Status Enter(uint64_t prompt_tokens);
+  absl::Status CheckQuarantine(const SubmitRequest& request) const;
 
   const uint32_t queued_requests_max_;
   std::atomic<uint64_t> queued_tokens_max_;
   std::atomic<bool> ready_ = false;
+  std::atomic<bool> accepting_ = false;
+  std::atomic<bool> closed_ = false;
+  std::atomic<int64_t> pulse_ = 0;  // steady clock, ns; 0: not started
+  std::atomic<std::shared_ptr<const scheduler::Quarantine>> quarantine_;
   std::atomic<bool> was_ready_ = false;
   std::atomic<bool> draining_ = false;
   std::atomic<uint32_t> waiting_requests_ = 0;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,19 +12,25 @@
 #include <sys/random.h>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/api/admin_server.h"
 #include "coordinator/api/api_server.h"
 #include "coordinator/control_loop.h"
 #include "coordinator/front_door_queue.h"
 #include "coordinator/metrics.h"
+#include "coordinator/operator_queue.h"
 #include "coordinator/round_waker.h"
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/tokenizer.h"
 #include "protocol/actor/threaded_actor_system.h"
+#include "protocol/base/fingerprint.h"
 #include "protocol/base/log.h"
 #include "protocol/base/parent_guard.h"
 #include "protocol/base/signal_watch.h"
+#include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "protocol/config/admin_address.h"
 #include "protocol/config/config.h"
+#include "protocol/config/fault_list.h"
 #include "protocol/json/json_writer.h"
 #include "protocol/transport/zmq_transport.h"
 
@@ -33,6 +40,9 @@ namespace {
 constexpr int kExitModel = 65;
 constexpr int kExitInternal = 70;
 constexpr int kExitConfig = 78;
+
+// The control loop runs each 100 ms; a pause of so long means that nothing would be served now.
+constexpr std::chrono::milliseconds kPulseMax{800};
 
 int Fail(const absl::Status& status, int code) {
   return protocol::FailProgram("skein-coordinator", status, code);
@@ -96,6 +106,11 @@ ControlOptions ToControlOptions(const protocol::Config& config, protocol::Term t
   options.queued_tokens_max = static_cast<uint64_t>(scheduler.max_num_queued_tokens);
   options.lease = config.transport.lease_timeout;
   options.shutdown_timeout = config.server.shutdown_timeout;
+  options.rollout = {config.rollout.drain_timeout, config.rollout.start_timeout,
+                     config.rollout.soak};
+  options.wedge_on_token = protocol::ParseFaults(config.worker.enable_faults)
+                               .value_or(protocol::FaultList{})
+                               .wedge_on_token;
   return options;
 }
 
@@ -130,7 +145,13 @@ absl::Status Health(const FrontDoorQueue& door, HealthProbe probe) {
       return door.was_ready() ? absl::OkStatus()
                               : absl::UnavailableError("no worker group was ready yet");
     case HealthProbe::kReady:
-      if (door.draining()) return absl::UnavailableError("draining");
+      if (door.draining() || door.closed()) return absl::UnavailableError("draining");
+      if (door.SincePulse() > kPulseMax) {
+        return absl::UnavailableError(absl::StrCat(
+            "the control loop has not run for ",
+            std::chrono::duration_cast<std::chrono::milliseconds>(door.SincePulse()).count(),
+            " ms"));
+      }
       return door.ready() ? absl::OkStatus() : absl::UnavailableError("no worker group is ready");
   }
   return absl::OkStatus();
@@ -143,7 +164,7 @@ std::string VersionJson(const std::string& config_hash) {
   writer.Key("version");
   writer.String(SKEIN_VERSION);
   writer.Key("protocol");
-  writer.Uint(protocol::kProtocolVersion);
+  writer.String(absl::StrCat(protocol::kProtocolMajor, ".", protocol::kProtocolMinor));
   writer.Key("config");
   writer.String(config_hash);
   writer.EndObject();
@@ -158,8 +179,10 @@ struct Server {
   std::unique_ptr<protocol::ThreadedActorSystem> system;
   std::unique_ptr<RoundWaker> waker;
   std::unique_ptr<FrontDoorQueue> door;
+  std::unique_ptr<OperatorQueue> operators;
   std::atomic<bool> drained = false;
   std::unique_ptr<ApiServer> api;
+  std::unique_ptr<AdminServer> admin;  // null: no listener for operators
 };
 
 absl::Status OpenApi(const protocol::Config& config, Server& server) {
@@ -194,6 +217,54 @@ absl::Status OpenApi(const protocol::Config& config, Server& server) {
   return absl::OkStatus();
 }
 
+// Every key with its value as the configuration file has it.
+std::string ConfigJson(const protocol::LoadedConfig& loaded) {
+  std::string out;
+  protocol::JsonWriter writer(&out);
+  writer.BeginObject();
+  writer.Key("hash");
+  writer.String(protocol::ConfigHash(loaded.config));
+  writer.Key("yaml");
+  writer.String(protocol::ConfigDump(loaded));
+  writer.EndObject();
+  return out;
+}
+
+// The first line of the file.
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path);
+  std::string token;
+  if (!std::getline(file, token) || token.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("admin.token_file: ", path, " has no first line that could be a token"));
+  }
+  return token;
+}
+
+absl::Status OpenAdmin(const protocol::LoadedConfig& loaded, Server& server) {
+  const protocol::Config& config = loaded.config;
+  SKEIN_ASSIGN_OR_RETURN(const protocol::AdminAddress address,
+                         protocol::ParseAdminAddress(config.admin.listen));
+  if (address.none()) return absl::OkStatus();
+  AdminServer::Options options;
+  options.unix_path = address.unix_path;
+  options.host = address.host;
+  options.port = address.port.value_or(0);
+  SKEIN_ASSIGN_OR_RETURN(options.token, ReadToken(config.admin.token_file));
+  options.identity = {SKEIN_VERSION,
+                      absl::StrCat(protocol::kProtocolMajor, ".", protocol::kProtocolMinor),
+                      protocol::ConfigHash(config)};
+  options.config_json = ConfigJson(loaded);
+  options.health = [&server](HealthProbe probe) { return Health(*server.door, probe); };
+  options.metrics_text = [&server] { return server.registry->Text(); };
+  options.metrics_content_type = std::string(protocol::kMetricsContentType);
+  SKEIN_ASSIGN_OR_RETURN(server.admin, AdminServer::Create(std::move(options), *server.operators));
+  server.admin->Start();
+  SKEIN_LOG(kInfo, "operators are served").Field("address", config.admin.listen);
+  return absl::OkStatus();
+}
+
 absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Server& server) {
   protocol::ZmqTransportOptions transport_options;
   transport_options.self = protocol::kCoordinatorActor;
@@ -210,9 +281,13 @@ absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Se
   server.waker = std::make_unique<RoundWaker>(server.system->waker());
   server.door =
       std::make_unique<FrontDoorQueue>(ToFrontDoorLimits(config.scheduler), *server.waker);
+  server.operators = std::make_unique<OperatorQueue>(server.system->waker());
+  ControlOptions control = ToControlOptions(config, term);
+  SKEIN_ASSIGN_OR_RETURN(control.tokenizer,
+                         protocol::FileFingerprint(config.model.path + "/tokenizer.json"));
   auto spawned = server.system->Spawn("control", [&](protocol::Waker&) {
-    return std::make_unique<ControlLoop>(ToControlOptions(config, term), *server.door,
-                                         *server.metrics, server.drained);
+    return std::make_unique<ControlLoop>(control, *server.door, *server.metrics, server.drained,
+                                         server.operators.get());
   });
   if (!spawned.ok()) return spawned.status();
   return server.system->Listen(config.transport.control_endpoint);
@@ -245,6 +320,9 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
   if (absl::Status status = OpenApi(config, server); !status.ok()) {
     return Fail(status, kExitConfig);
   }
+  if (absl::Status status = OpenAdmin(loaded, server); !status.ok()) {
+    return Fail(status, kExitConfig);
+  }
   server.api->Start();
   const std::string address = absl::StrCat("http://", config.server.host, ":", server.api->port());
   SKEIN_LOG(kInfo, "listening").Field("address", address);
@@ -253,6 +331,7 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
   const absl::Status status = server.system->Run();
   running = nullptr;
   server.api->Stop();
+  if (server.admin != nullptr) server.admin->Stop();
   return status.ok() ? 0 : Fail(status, kExitInternal);
 }
 

@@ -234,6 +234,17 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
       preempted_tokens(families.preempted_tokens.At({engine})),
       speculation(families.speculation, engine, num_drafts) {}
 
+const std::vector<std::string>& WorkerStates() {
+  static const auto* states = new std::vector<std::string>{"ready", "spare", "suspect", "dead"};
+  return *states;
+}
+
+const std::vector<std::string>& GroupStates() {
+  static const auto* states =
+      new std::vector<std::string>{"starting", "ready", "draining", "suspect", "hung", "dead"};
+  return *states;
+}
+
 StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
     : step_tokens(
           registry.AddHistograms({"skein_step_tokens",
@@ -245,8 +256,18 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
       step_duration(
           registry.AddHistograms({"skein_step_duration_seconds", "From plan to commit of a step."},
                                  protocol::StepDurationBounds(), {{"phase", kPhases}})),
-      replays(registry.AddCounter(
-          {"skein_replays_total", "Sequences put back because their worker was lost."})),
+      replays(registry.AddCounters({"skein_replays_total",
+                                    "Sequences put back because their worker was lost, and those "
+                                    "that were quarantined instead. Rising: see "
+                                    "skein_epoch_changes_total."},
+                                   {{"result", {"replayed", "quarantined"}}})),
+      quarantined_requests(registry.AddCounter(
+          {"skein_quarantined_requests_total",
+           "Requests that ended three workers, the last one alone; each prompt is refused for ten "
+           "minutes. Any: keep the request, it shows a bug of the worker."})),
+      migrations(registry.AddCounter({"skein_request_migrations_total",
+                                      "Sequences that moved because their group was emptied for "
+                                      "a drain or rollout."})),
       epoch_changes(
           registry.AddCounters({"skein_epoch_changes_total",
                                 "Epochs that ended, by cause. Rising: a worker dies or "
@@ -254,11 +275,11 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
                                {{"cause", {"peer_down", "step_failed", "registered_again"}}})),
       workers(
           registry.AddGauges({"skein_workers", "Workers by state. None ready: nothing is served."},
-                             {{"state", {"ready", "spare"}}})),
+                             {{"state", WorkerStates()}})),
       groups(registry.AddGauges({"skein_groups",
                                  "Worker groups by state. Fewer ready than configured for minutes: "
                                  "read the log of the worker that is missing."},
-                                {{"state", {"starting", "ready"}}})),
+                                {{"state", GroupStates()}})),
       stale_results(registry.AddCounter(
           {"skein_stale_results_total", "Results of ended epochs that were dropped."})) {}
 

@@ -75,11 +75,17 @@ struct GroupMetrics {
 struct StepMetrics {
   explicit StepMetrics(protocol::MetricsRegistry& registry);
   protocol::HistogramFamily step_tokens, step_batch_size, step_duration;  // phase
-  protocol::Counter replays;
+  protocol::CounterFamily replays;                                        // result
+  protocol::Counter quarantined_requests;
+  protocol::Counter migrations;
   protocol::CounterFamily epoch_changes;  // cause
   protocol::GaugeFamily workers, groups;  // state
   protocol::Counter stale_results;
 };
+
+// The states of workers and groups, as ClusterOperations names them.
+const std::vector<std::string>& WorkerStates();
+const std::vector<std::string>& GroupStates();
 
 struct CoordinatorMetrics : HttpMetrics, StepMetrics {
   // `num_engines`: worker groups. `num_drafts`: of a sequence in a step at most.

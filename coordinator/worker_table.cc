@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "protocol/base/status_macros.h"
 
 namespace skein::coordinator {
 namespace {
@@ -25,22 +26,81 @@ bool WorkerGroup::formed() const {
   return std::all_of(ranks.begin(), ranks.end(), [](const GroupRank& rank) { return rank.formed; });
 }
 
-absl::Status WorkerTable::Register(protocol::ActorId worker,
-                                   const protocol::RegisterWorker& registration) {
-  workers_.erase(worker);
-  if (registration.protocol_version != protocol::kProtocolVersion) {
+absl::Status WorkerTable::CheckProtocol(protocol::ActorId worker,
+                                        const protocol::RegisterWorker& said) const {
+  constexpr uint32_t kMajor = protocol::kProtocolMajor;
+  constexpr uint32_t kMinor = protocol::kProtocolMinor;
+  const uint32_t away =
+      std::max(said.protocol_minor, kMinor) - std::min(said.protocol_minor, kMinor);
+  if (said.protocol_major == kMajor && away <= 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker ", worker.node.value(), " speaks protocol ", said.protocol_major, ".",
+      said.protocol_minor, " (build ", said.build, "), this coordinator ", kMajor, ".", kMinor,
+      " (build ", SKEIN_VERSION, ") and its neighbours; start a build of one of them"));
+}
+
+absl::Status WorkerTable::CheckIdentity(protocol::ActorId worker,
+                                        const protocol::RegisterWorker& said) const {
+  const uint32_t node = worker.node.value();
+  if (!said.tokenizer.empty() && !tokenizer_.empty() && said.tokenizer != tokenizer_) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "worker ", worker.node.value(), " speaks protocol ", registration.protocol_version,
-        " (build ", registration.build, "), this coordinator ", protocol::kProtocolVersion));
+        "worker ", node, " has the vocabulary ", said.tokenizer, ", this coordinator encodes with ",
+        tokenizer_, "; give both the same model directory"));
   }
-  const protocol::CacheGeometry& geometry = registration.geometry;
+  if (!model_.empty() && said.model != model_) {
+    return absl::FailedPreconditionError(absl::StrCat("worker ", node, " has the weights ",
+                                                      said.model, ", this cluster serves ", model_,
+                                                      "; stop the cluster to change its model"));
+  }
+  const protocol::CacheGeometry& geometry = said.geometry;
   if (geometry.block_tokens == 0 || geometry.num_blocks == 0 || geometry.num_slots == 0 ||
       geometry.max_rows == 0 || geometry.max_model_len == 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("worker ", worker.node.value(), " offers an empty cache geometry"));
+        absl::StrCat("worker ", node, " offers an empty cache geometry"));
   }
-  workers_[worker] = registration;
   return absl::OkStatus();
+}
+
+absl::Status WorkerTable::Register(protocol::ActorId worker,
+                                   const protocol::RegisterWorker& registration) {
+  workers_.erase(worker);
+  SKEIN_RETURN_IF_ERROR(CheckProtocol(worker, registration));
+  SKEIN_RETURN_IF_ERROR(CheckIdentity(worker, registration));
+  model_ = registration.model;
+  incarnations_[worker] = registration.incarnation;
+  workers_[worker].registration = registration;
+  return absl::OkStatus();
+}
+
+void WorkerTable::Heard(protocol::ActorId worker, absl::Time now) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return;
+  if (found->second.heard == absl::Time()) found->second.progressed = now;
+  found->second.heard = now;
+}
+
+void WorkerTable::Excuse(absl::Duration late) {
+  for (auto& [worker, known] : workers_) known.heard += late;
+}
+
+void WorkerTable::Beat(protocol::ActorId worker, const protocol::Heartbeat& beat, absl::Time now) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return;
+  KnownWorker& known = found->second;
+  if (known.step != beat.last_step) known.progressed = now;
+  known.step = beat.last_step;
+  known.queued_plans = beat.queued_plans;
+}
+
+protocol::Incarnation WorkerTable::LastIncarnation(protocol::ActorId worker) const {
+  const auto found = incarnations_.find(worker);
+  return found == incarnations_.end() ? protocol::Incarnation(0) : found->second;
+}
+
+size_t WorkerTable::num_dead() const {
+  return static_cast<size_t>(
+      std::count_if(incarnations_.begin(), incarnations_.end(),
+                    [this](const auto& at) { return !workers_.contains(at.first); }));
 }
 
 const WorkerGroup* WorkerTable::Find(protocol::ActorId worker) const {
@@ -67,7 +127,7 @@ size_t WorkerTable::num_spares() const {
 
 std::optional<protocol::ActorId> WorkerTable::FreeWorker(uint32_t group) const {
   std::optional<protocol::ActorId> spare;
-  for (const auto& [worker, registration] : workers_) {
+  for (const auto& [worker, known] : workers_) {
     if (Find(worker) != nullptr) continue;
     const uint32_t home = HomeOf(worker, num_groups());
     if (home == group) return worker;

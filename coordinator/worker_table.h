@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "protocol/actor/actor.h"
 #include "protocol/messages/control.h"
 
@@ -29,12 +30,24 @@ struct WorkerGroup {
   bool formed() const;
 };
 
+// What of a worker matters beside its membership.
+struct KnownWorker {
+  protocol::RegisterWorker registration;
+  absl::Time heard;       // of anything
+  absl::Time progressed;  // it registered, or its newest step rose
+  protocol::StepId step;  // whose result it sent last
+  uint32_t queued_plans = 0;
+};
+
 class WorkerTable {
  public:
-  WorkerTable(protocol::Term term, uint32_t num_groups) : term_(term), groups_(num_groups) {}
+  // `tokenizer`: the id of the vocabulary that this coordinator encodes with; empty: any.
+  WorkerTable(protocol::Term term, uint32_t num_groups, std::string tokenizer = "")
+      : term_(term), tokenizer_(std::move(tokenizer)), groups_(num_groups) {}
 
-  // Notes a registration. FailedPrecondition with both versions when the worker speaks another
-  // protocol or offers no cache; it is not kept then, nor is what it registered before.
+  // Notes a registration. FailedPrecondition with both sides when the worker speaks neither this
+  // minor of the protocol nor a neighbour, has another vocabulary, other weights than the first
+  // worker that was accepted, or no cache; it is not kept then, nor is what it registered before.
   absl::Status Register(protocol::ActorId worker, const protocol::RegisterWorker& registration);
   // Forgets a worker. The group it was in: its epoch is over.
   std::optional<protocol::GroupId> Remove(protocol::ActorId worker);
@@ -54,8 +67,21 @@ class WorkerTable {
     return groups_[group.value()];
   }
   const protocol::RegisterWorker& registration(protocol::ActorId worker) const {
-    return workers_.at(worker);
+    return workers_.at(worker).registration;
   }
+  // Something came of the worker; unknown ones are ignored.
+  void Heard(protocol::ActorId worker, absl::Time now);
+  // This side was late by so much: all were heard so much later.
+  void Excuse(absl::Duration late);
+  // Its heartbeat did.
+  void Beat(protocol::ActorId worker, const protocol::Heartbeat& beat, absl::Time now);
+  // Every worker that is registered, by id.
+  const std::map<protocol::ActorId, KnownWorker>& workers() const { return workers_; }
+  // The newest incarnation of the worker that registered, also of one that is gone since; 0 when
+  // none did.
+  protocol::Incarnation LastIncarnation(protocol::ActorId worker) const;
+  // Workers that were here and are gone.
+  size_t num_dead() const;
   bool Knows(protocol::ActorId worker) const { return workers_.contains(worker); }
   uint32_t num_groups() const { return static_cast<uint32_t>(groups_.size()); }
   size_t num_workers() const { return workers_.size(); }
@@ -65,9 +91,15 @@ class WorkerTable {
  private:
   std::optional<protocol::ActorId> FreeWorker(uint32_t group) const;
 
+  absl::Status CheckProtocol(protocol::ActorId worker, const protocol::RegisterWorker& said) const;
+  absl::Status CheckIdentity(protocol::ActorId worker, const protocol::RegisterWorker& said) const;
+
   const protocol::Term term_;
+  const std::string tokenizer_;
+  std::string model_;  // of the first worker that was accepted
   uint32_t last_epoch_ = 0;
-  std::map<protocol::ActorId, protocol::RegisterWorker> workers_;
+  std::map<protocol::ActorId, KnownWorker> workers_;
+  std::map<protocol::ActorId, protocol::Incarnation> incarnations_;
   std::vector<std::optional<WorkerGroup>> groups_;
 };
 

@@ -11,7 +11,7 @@ Sequence* ChooseVictim(std::span<Sequence* const> running, const Sequence& wanti
 }
 
 uint32_t DraftsMax(const Sequence& sequence, uint32_t max_model_len) {
-  if (!sequence.speculation.enabled || sequence.step_failures > 0) return 0;
+  if (!sequence.speculation.enabled || sequence.alone()) return 0;
   const uint32_t length = sequence.length();
   const auto limit = static_cast<uint32_t>(sequence.stop.max_tokens);
   // The step appends at least one token, so one less than is left may be drafts.

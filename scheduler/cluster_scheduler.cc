@@ -55,6 +55,7 @@ absl::Status ClusterScheduler::AddSequence(NewSequence sequence) {
   added->stop = std::move(sequence.stop);
   added->speculation = sequence.speculation;
   added->priority = sequence.priority;
+  added->pinned = sequence.pinned;
   SKEIN_RETURN_IF_ERROR(CheckFits(*added));
   SKEIN_RETURN_IF_ERROR(admission_.Check(added->tokens.size()));
   added->arrival = ++last_arrival_;
@@ -110,32 +111,95 @@ std::vector<SequenceDelta> ClusterScheduler::StartEpoch(protocol::GroupId group,
 }
 
 std::vector<SequenceDelta> ClusterScheduler::AbortInflight(protocol::GroupId group,
-                                                           AbortCause cause) {
-  std::vector<SequenceDelta> gone = groups_[group.value()]->AbortInflight(cause);
+                                                           AbortCause cause, uint32_t node) {
+  std::vector<SequenceDelta> gone = groups_[group.value()]->AbortInflight(cause, node);
   Forget(gone);
   return gone;
 }
 
-// Gives queued sequences, in order of service, to the groups that could start them now. The first
-// that none can start ends it: nothing overtakes it. Assignments hold for one plan only; who does
-// not start in it is as free as before.
-void ClusterScheduler::Assign() {
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    assigned_[i].clear();
-    rooms_[i] = groups_[i]->FindRoom();
-    const protocol::CacheGeometry& geometry = groups_[i]->geometry();
-    loads_[i].outstanding_tokens = groups_[i]->outstanding_tokens();
-    loads_[i].capacity_tokens = uint64_t{geometry.num_blocks} * geometry.block_tokens;
-  }
-  for (Sequence* sequence : admission_.queue()) {
-    for (size_t i = 0; i < groups_.size(); ++i) {
-      loads_[i].can_take = rooms_[i].sequences > 0 &&
-                           groups_[i]->FirstBlocks(*sequence) <= rooms_[i].blocks &&
-                           groups_[i]->CheckFits(*sequence).ok();
+// A condemned sequence died alone, so it is held in the queue.
+std::vector<SequenceDelta> ClusterScheduler::SettleDeath(uint32_t node, bool own) {
+  std::vector<SequenceDelta> gone;
+  for (const auto& [id, sequence] : sequences_) {
+    if (!sequence->suspicion.marked()) continue;
+    sequence->suspicion.Settle(node, own);
+    if (!sequence->suspicion.on_probation() && sequence->state == SequenceState::kRunning) {
+      groups_[sequence->group]->Pardon(*sequence);
     }
-    const std::optional<uint32_t> chosen = ChooseGroup(loads_);
-    if (!chosen) return;
-    assigned_[*chosen].push_back(sequence);
+    if (!sequence->suspicion.condemned() || sequence->state != SequenceState::kQueued) continue;
+    SequenceDelta delta;
+    delta.sequence = id;
+    delta.error = absl::AbortedError(
+        absl::StrCat("this request ended its worker ", sequence->suspicion.marks(),
+                     " times, the last time alone; it is not tried again"));
+    delta.num_steps = sequence->num_steps;
+    delta.num_draft_tokens = sequence->num_draft_tokens;
+    delta.num_accepted_tokens = sequence->num_accepted_tokens;
+    gone.push_back(std::move(delta));
+    admission_.Remove(sequence.get());
+  }
+  Forget(gone);
+  return gone;
+}
+
+void ClusterScheduler::MeasureGroups() {
+  probation_group_.reset();
+  bool on_probation = false;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const GroupScheduler& group = *groups_[i];
+    assigned_[i].clear();
+    rooms_[i] = group.FindRoom();
+    const protocol::CacheGeometry& geometry = group.geometry();
+    loads_[i].outstanding_tokens = group.outstanding_tokens();
+    loads_[i].capacity_tokens = uint64_t{geometry.num_blocks} * geometry.block_tokens;
+    on_probation = on_probation || group.probation() != nullptr;
+    if (!probation_group_ && group.has_epoch() && !group.cordoned()) {
+      probation_group_ = static_cast<uint32_t>(i);
+    }
+  }
+  if (on_probation) probation_group_.reset();
+}
+
+bool ClusterScheduler::MayRun(const Sequence& sequence, const GroupScheduler& group) const {
+  if (sequence.pinned) return *sequence.pinned == group.index();
+  if (sequence.suspicion.on_probation()) return probation_group_ == group.index();
+  return !group.cordoned();
+}
+
+// The group that could start the sequence now and has the least to do.
+std::optional<uint32_t> ClusterScheduler::PlaceOf(const Sequence& sequence) {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const GroupScheduler& group = *groups_[i];
+    loads_[i].can_take = MayRun(sequence, group) && rooms_[i].sequences > 0 &&
+                         group.FirstBlocks(sequence) <= rooms_[i].blocks &&
+                         group.CheckFits(sequence).ok();
+    loads_[i].marked = 0;
+    if (!sequence.suspicion.marked()) continue;
+    loads_[i].marked = group.num_marked();
+    for (const Sequence* other : assigned_[i])
+      loads_[i].marked += other->suspicion.marked() ? 1 : 0;
+  }
+  return ChooseGroup(loads_);
+}
+
+// Gives queued sequences, in order of service, to the groups that could start them now. The first
+// that none can start ends it: nothing overtakes it, but for one that waits for its own group, for
+// its turn on probation or for a verdict. Assignments hold for one plan only; who does not start in
+// it is as free as before.
+void ClusterScheduler::Assign() {
+  MeasureGroups();
+  for (Sequence* sequence : admission_.queue()) {
+    if (sequence->suspicion.held()) continue;
+    const std::optional<uint32_t> chosen = PlaceOf(*sequence);
+    const bool probation = sequence->suspicion.on_probation();
+    if (!chosen) {
+      if (probation || sequence->pinned) continue;
+      return;
+    }
+    // It starts before the others of this plan, which are kept out then.
+    auto& assigned = assigned_[*chosen];
+    assigned.insert(probation ? assigned.begin() : assigned.end(), sequence);
+    if (probation) probation_group_.reset();
     --rooms_[*chosen].sequences;
     rooms_[*chosen].blocks -= groups_[*chosen]->FirstBlocks(*sequence);
     loads_[*chosen].outstanding_tokens += OutstandingTokens(*sequence);

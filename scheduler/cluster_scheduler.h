@@ -37,8 +37,18 @@ class ClusterScheduler {
                                         const protocol::CacheGeometry& geometry);
   // The epoch of a group is over: its running sequences return to the queue with their tokens and
   // go to whichever group has room next; cancelled ones and those whose steps failed too often are
-  // gone and reported.
-  std::vector<SequenceDelta> AbortInflight(protocol::GroupId group, AbortCause cause);
+  // gone and reported. `node`: the worker whose loss ended it.
+  std::vector<SequenceDelta> AbortInflight(protocol::GroupId group, AbortCause cause,
+                                           uint32_t node = 0);
+  // It is known whether the last death of worker `node` was its own doing. Sequences that it
+  // condemns are gone and reported with Aborted.
+  std::vector<SequenceDelta> SettleDeath(uint32_t node, bool own);
+
+  // No sequence starts in the group from now on, but pinned ones; see GroupScheduler.
+  void Cordon(protocol::GroupId group) { groups_[group.value()]->Cordon(); }
+  // What runs there returns to the queue, where others take it.
+  void Evict(protocol::GroupId group) { groups_[group.value()]->Evict(); }
+  void Uncordon(protocol::GroupId group) { groups_[group.value()]->Uncordon(); }
 
   // The next step of a lane of a group, or nothing when the lane has one in flight, the group has
   // no epoch, or nothing can run there.
@@ -65,6 +75,9 @@ class ClusterScheduler {
 
  private:
   void Assign();
+  void MeasureGroups();
+  std::optional<uint32_t> PlaceOf(const Sequence& sequence);
+  bool MayRun(const Sequence& sequence, const GroupScheduler& group) const;
   absl::Status CheckFits(const Sequence& sequence) const;
   void Forget(const std::vector<SequenceDelta>& gone);
 
@@ -77,6 +90,7 @@ class ClusterScheduler {
   std::vector<GroupLoad> loads_;                  // by group
   std::vector<GroupScheduler::Room> rooms_;       // by group
   std::vector<std::vector<Sequence*>> assigned_;  // by group, in order of service
+  std::optional<uint32_t> probation_group_;       // where a sequence on probation may start
 };
 
 }  // namespace skein::scheduler

@@ -19,7 +19,8 @@ std::optional<uint32_t> ChooseGroup(std::span<const GroupLoad> groups) {
     if (!group.can_take || group.capacity_tokens == 0) continue;
     const double load =
         static_cast<double>(group.outstanding_tokens) / static_cast<double>(group.capacity_tokens);
-    if (!best || load < least) {
+    if (!best || group.marked < groups[*best].marked ||
+        (group.marked == groups[*best].marked && load < least)) {
       best = i;
       least = load;
     }

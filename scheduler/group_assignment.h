@@ -21,10 +21,12 @@ struct GroupLoad {
   bool can_take = false;  // an epoch runs, a slot and the blocks of the first chunk are free
   uint64_t outstanding_tokens = 0;  // of its running sequences and those just assigned to it
   uint64_t capacity_tokens = 0;     // that its cache holds
+  uint32_t marked = 0;  // sequences with marks, when one more of them is to be placed; else 0
 };
 
-// The index of the group with the least outstanding tokens relative to its capacity among those
-// that can take one more; of equals the lowest. Nothing when none can.
+// The index of the group with the fewest marked sequences among those that can take one more; of
+// these the one with the least outstanding tokens relative to its capacity; of equals the lowest.
+// Nothing when none can.
 std::optional<uint32_t> ChooseGroup(std::span<const GroupLoad> groups);
 
 }  // namespace skein::scheduler

@@ -7,6 +7,7 @@
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "scheduler/group_assignment.h"
+#include "scheduler/prefetch.h"
 #include "scheduler/rejection_sampler.h"
 
 namespace skein::scheduler {
@@ -16,45 +17,6 @@ using protocol::SequenceStep;
 using protocol::SlotId;
 using protocol::StepPlan;
 using protocol::StepResult;
-
-namespace {
-
-// Thousands of sequences do not fit into the caches of a processor. Each loop over them asks for
-// the memory of those that come next, which does not change what is computed.
-constexpr size_t kAhead = 16;  // sequences; half of it where memory behind a sequence is meant
-constexpr size_t kLineBytes = 64;
-
-void PrefetchBytes(const void* begin, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += kLineBytes) {
-    __builtin_prefetch(static_cast<const char*>(begin) + at);
-  }
-}
-
-// Of the sequence after next ones of `list`, at index `now`: the sequence itself, later its newest
-// token.
-void PrefetchNext(std::span<Sequence* const> list, size_t now) {
-  if (now + kAhead < list.size()) PrefetchBytes(list[now + kAhead], sizeof(Sequence));
-  if (now + kAhead / 2 < list.size()) {
-    const std::vector<int32_t>& tokens = list[now + kAhead / 2]->tokens;
-    __builtin_prefetch(tokens.data() + tokens.size() - 1);
-  }
-}
-
-// Of the parts that are committed after next ones: sequence, rows, and the end of its tokens.
-void PrefetchCommit(std::span<const StepInFlight::Part> parts, const StepResult& result,
-                    size_t now) {
-  if (now + kAhead < parts.size()) {
-    const std::vector<RowSummary>& rows = result.sequences[now + kAhead].rows;
-    PrefetchBytes(parts[now + kAhead].sequence, sizeof(Sequence));
-    PrefetchBytes(rows.data(), rows.size() * sizeof(RowSummary));
-  }
-  if (now + kAhead / 2 < parts.size()) {
-    const std::vector<int32_t>& tokens = parts[now + kAhead / 2].sequence->tokens;
-    __builtin_prefetch(tokens.data() + tokens.size() - 1, 1);
-  }
-}
-
-}  // namespace
 
 GroupScheduler::GroupScheduler(const SchedulerLimits& limits, uint32_t index, Admission& queue)
     : limits_(limits),
@@ -121,6 +83,7 @@ void GroupScheduler::TakeBack(Sequence& sequence) {
   sequence.planned = 0;
   sequence.in_flight = false;
   sequence.state = SequenceState::kEnded;
+  Pardon(sequence);
   Recount(sequence);
 }
 
@@ -143,6 +106,27 @@ void GroupScheduler::End(Sequence& sequence) {
   TakeBack(sequence);
 }
 
+uint32_t GroupScheduler::num_marked() const {
+  uint32_t count = 0;
+  for (const std::vector<Sequence*>& lane : running_) {
+    count += static_cast<uint32_t>(std::count_if(
+        lane.begin(), lane.end(), [](const Sequence* s) { return s->suspicion.marked(); }));
+  }
+  return count;
+}
+
+void GroupScheduler::Evict() {
+  evicting_ = true;
+  for (std::vector<Sequence*>& lane : running_) {
+    for (Sequence* sequence : std::vector<Sequence*>(lane)) {
+      if (sequence->in_flight || sequence->pinned) continue;
+      ++counters_.moves;
+      Unlist(*sequence);
+      Requeue(*sequence);
+    }
+  }
+}
+
 void GroupScheduler::Preempt(Sequence& sequence) {
   ++counters_.preemptions;
   counters_.preempted_tokens += sequence.computed;
@@ -162,23 +146,34 @@ void GroupScheduler::StartEpoch(protocol::GroupId group, protocol::RankId rank,
 
 // The last delta of a sequence that does not survive the end of its epoch.
 std::optional<SequenceDelta> GroupScheduler::EndAborted(const Sequence& sequence) const {
-  if (!sequence.cancelled && sequence.step_failures < kStepFailuresMax) return std::nullopt;
+  const uint32_t replays = sequence.suspicion.counted_replays();
+  const bool failed = sequence.step_failures >= kStepFailuresMax;
+  if (!sequence.cancelled && !failed && replays <= kCountedReplaysMax) return std::nullopt;
   SequenceDelta delta;
   delta.sequence = sequence.id;
   delta.cancelled = sequence.cancelled;
   delta.num_steps = sequence.num_steps;
   delta.num_draft_tokens = sequence.num_draft_tokens;
   delta.num_accepted_tokens = sequence.num_accepted_tokens;
-  if (!sequence.cancelled) {
+  if (!sequence.cancelled && failed) {
     delta.error =
         absl::InternalError(absl::StrCat("the step of this request failed ", sequence.step_failures,
                                          " times; it is not tried again"));
+  } else if (!sequence.cancelled) {
+    delta.error = absl::UnavailableError(
+        absl::StrCat("workers of this request died ", replays, " times; try again later"));
   }
   return delta;
 }
 
-std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause) {
+std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause, uint32_t node) {
   std::vector<SequenceDelta> gone;
+  for (const StepInFlight& step : in_flight_) {
+    if (cause != AbortCause::kWorkerLost) break;
+    for (const StepInFlight::Part& part : step.parts) {
+      part.sequence->suspicion.Mark(node, part.sequence->planned + part.depth);
+    }
+  }
   for (std::vector<Sequence*>& lane : running_) {
     for (Sequence* sequence : std::exchange(lane, {})) {
       if (cause == AbortCause::kStepFailed && sequence->in_flight) ++sequence->step_failures;
@@ -308,7 +303,7 @@ void GroupScheduler::NoteUndrafted(Sequence& sequence) {
   const bool asked = sequence.speculation.enabled && sequence.speculation.max_draft_tokens > 0;
   const bool full = sequence.length() + 1 >= geometry_.max_model_len;
   const bool last = sequence.num_generated() + 1 >= static_cast<uint32_t>(sequence.stop.max_tokens);
-  if (asked && !full && (last || sequence.step_failures > 0)) return;
+  if (asked && !full && (last || sequence.alone())) return;
   const Undrafted reason = !asked ? Undrafted::kByRequest
                            : full ? Undrafted::kNearTheEnd
                                   : Undrafted::kByLoad;
@@ -321,8 +316,8 @@ void GroupScheduler::NoteUndrafted(Sequence& sequence) {
 
 bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan& plan,
                                uint32_t depth) {
-  // A suspect of a failed step runs alone.
-  const bool alone = sequence.step_failures > 0;
+  // A suspect of a failed step or of a death runs alone.
+  const bool alone = sequence.alone();
   if (alone && !plan.sequences.empty()) return false;
   const uint32_t chunk = ChunkLength(sequence, budget);
   if (chunk == 0 || !EnsureBlocks(sequence, sequence.planned + chunk)) return false;
@@ -345,29 +340,86 @@ bool GroupScheduler::Admit(Sequence& sequence, uint32_t lane, StepBudget& budget
       budget.sequences == 0) {
     return false;
   }
-  if (sequence.step_failures > 0 && !plan.sequences.empty()) return false;
+  if (sequence.alone() && !plan.sequences.empty()) return false;
   // A newcomer takes free blocks only: it must not push out what already runs.
   const uint32_t chunk = ChunkLength(sequence, budget);
   if (BlocksFor(chunk, geometry_.block_tokens) > blocks_->num_free()) return false;
+  Enlist(sequence, lane);
+  return AddToPlan(sequence, budget, plan);
+}
+
+// A queued sequence runs in the lane from now on.
+void GroupScheduler::Enlist(Sequence& sequence, uint32_t lane) {
   queue_.Remove(&sequence);
   sequence.state = SequenceState::kRunning;
   sequence.group = index_;
   sequence.lane = lane;
   sequence.slot = SlotId(free_slots_.TakeLowest());
   sequence.fresh_slot = true;
+  if (sequence.suspicion.on_probation()) probation_ = &sequence;
   std::vector<Sequence*>& running = running_[lane];
   running.insert(std::upper_bound(running.begin(), running.end(), &sequence, ServiceOrder()),
                  &sequence);
   Recount(sequence);
-  return AddToPlan(sequence, budget, plan);
+}
+
+// A sequence on probation runs here, or is to start.
+bool GroupScheduler::WantsProbation(std::span<Sequence* const> newcomers) const {
+  return probation_ != nullptr ||
+         (!newcomers.empty() && newcomers.front()->suspicion.on_probation());
+}
+
+// The step of the sequence on probation, when nothing else of the group is in flight. The others
+// keep their place and wait; those that are in the way of its blocks start over.
+std::optional<StepPlan> GroupScheduler::PlanProbation(uint32_t lane,
+                                                      std::span<Sequence* const> newcomers) {
+  for (const StepInFlight& step : in_flight_) {
+    if (!step.parts.empty()) return std::nullopt;
+  }
+  if (probation_ == nullptr) Enlist(*newcomers.front(), lane);
+  Sequence& sequence = *probation_;
+  if (sequence.lane != lane) return std::nullopt;
+  StepPlan plan;
+  plan.lane = lane;
+  drafting_ = {};
+  StepBudget budget{std::min(limits_.max_num_batched_tokens, geometry_.max_rows), 1};
+  const uint32_t chunk = ChunkLength(sequence, budget);
+  const uint32_t wanted = BlocksFor(sequence.planned + chunk, geometry_.block_tokens);
+  const uint32_t missing = wanted - std::min(wanted, static_cast<uint32_t>(sequence.blocks.size()));
+  for (std::vector<Sequence*>& others : running_) {
+    for (size_t i = others.size(); i-- > 0 && blocks_->num_free() < missing;) {
+      if (others[i] != &sequence) Preempt(*others[i]);
+    }
+  }
+  SKEIN_CHECK(AddToPlan(sequence, budget, plan)) << "a sequence alone in its group finds no room";
+  return Number(std::move(plan));
 }
 
 std::optional<StepPlan> GroupScheduler::PlanStep(uint32_t lane,
                                                  std::span<Sequence* const> newcomers) {
   StepInFlight& in_flight = in_flight_[lane];
   if (!epoch_ || !in_flight.parts.empty()) return std::nullopt;
+  if (WantsProbation(newcomers)) return PlanProbation(lane, newcomers);
   StepPlan plan;
   plan.lane = lane;
+  FillPlan(lane, newcomers, plan);
+  if (plan.sequences.empty()) return std::nullopt;
+  return Number(std::move(plan));
+}
+
+// Names the plan, which is in flight from now on.
+StepPlan GroupScheduler::Number(StepPlan plan) {
+  last_step_ = last_step_.Next();
+  plan.group = epoch_->group;
+  plan.rank = epoch_->rank;
+  plan.epoch = epoch_->epoch;
+  plan.step = last_step_;
+  in_flight_[plan.lane].step = last_step_;
+  return plan;
+}
+
+void GroupScheduler::FillPlan(uint32_t lane, std::span<Sequence* const> newcomers, StepPlan& plan) {
+  StepInFlight& in_flight = in_flight_[lane];
   StepBudget budget{std::min(limits_.max_num_batched_tokens, geometry_.max_rows),
                     limits_.max_num_seqs};
   SortOut(lane);
@@ -394,14 +446,6 @@ std::optional<StepPlan> GroupScheduler::PlanStep(uint32_t lane,
     if (!LaneHasRoom(lane, newcomers.size() - i) || !Admit(*newcomers[i], lane, budget, plan))
       break;
   }
-  if (plan.sequences.empty()) return std::nullopt;
-  last_step_ = last_step_.Next();
-  plan.group = epoch_->group;
-  plan.rank = epoch_->rank;
-  plan.epoch = epoch_->epoch;
-  plan.step = last_step_;
-  in_flight.step = last_step_;
-  return plan;
 }
 
 absl::Status GroupScheduler::CheckResult(const StepInFlight& step, const StepResult& result) const {
@@ -488,8 +532,15 @@ void GroupScheduler::CommitSequence(Sequence& sequence,
   }
   delta.num_draft_tokens = sequence.num_draft_tokens;
   delta.num_accepted_tokens = sequence.num_accepted_tokens;
+  if (sequence.suspicion.marked()) {
+    sequence.suspicion.Survive(sequence.computed);
+    if (!sequence.suspicion.on_probation()) Pardon(sequence);
+  }
   if (delta.over()) {
     TakeBack(sequence);
+  } else if (evicting_ && !sequence.pinned) {
+    ++counters_.moves;
+    Requeue(sequence);
   } else {
     Recount(sequence);
   }

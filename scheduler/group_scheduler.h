@@ -66,7 +66,8 @@ struct StepCommit {
 
 // Why an epoch ended.
 enum class AbortCause : uint8_t {
-  kWorkerLost,  // the worker, its lease or its connection
+  kWorkerLost,  // the worker, its lease or its connection: it may have died of its running step
+  kWorkerLeft,  // the worker lives and left the epoch
   kStepFailed,  // a step in flight failed: a sequence of it may be the reason
 };
 
@@ -79,6 +80,7 @@ struct SchedulerCounters {
   uint64_t preemptions = 0;
   uint64_t preempted_tokens = 0;
   uint64_t replays = 0;            // sequences put back by an ended epoch
+  uint64_t moves = 0;              // sequences put back because their group is emptied
   uint64_t drafts = 0;             // sequences' steps that verified drafts
   uint64_t draft_tokens = 0;       // verified
   std::vector<uint64_t> accepted;  // drafts that were kept, by their position in the step
@@ -107,8 +109,25 @@ class GroupScheduler {
   void StartEpoch(protocol::GroupId group, protocol::RankId rank, protocol::Epoch epoch,
                   const protocol::CacheGeometry& geometry);
   // The epoch is over: running sequences return to the queue with their tokens; cancelled ones and
-  // those whose steps failed too often are in the state kEnded and reported.
-  std::vector<SequenceDelta> AbortInflight(AbortCause cause);
+  // those whose steps failed or whose workers died too often are in the state kEnded and reported.
+  // With kWorkerLost those in a step get a mark, unsettled, of worker `node`.
+  std::vector<SequenceDelta> AbortInflight(AbortCause cause, uint32_t node);
+
+  // A cordoned group gets no newcomers but pinned ones; what runs goes on.
+  void Cordon() { cordoned_ = true; }
+  // What runs returns to the queue, at once or when its step in flight ends; pinned ones stay.
+  void Evict();
+  // Newcomers again.
+  void Uncordon() { cordoned_ = evicting_ = false; }
+  bool cordoned() const { return cordoned_; }
+  // The sequence on probation that runs here, or null. Nothing runs beside it.
+  const Sequence* probation() const { return probation_; }
+  // Sequences with marks that run here.
+  uint32_t num_marked() const;
+  // A verdict took the sequence off probation.
+  void Pardon(const Sequence& sequence) {
+    if (probation_ == &sequence) probation_ = nullptr;
+  }
 
   // OK, or InvalidArgument: the sequence with all that it may still generate can never run with the
   // geometry of this epoch. OK without an epoch.
@@ -155,6 +174,12 @@ class GroupScheduler {
     protocol::Epoch epoch;
   };
 
+  void Enlist(Sequence& sequence, uint32_t lane);
+  protocol::StepPlan Number(protocol::StepPlan plan);
+  bool WantsProbation(std::span<Sequence* const> newcomers) const;
+  std::optional<protocol::StepPlan> PlanProbation(uint32_t lane,
+                                                  std::span<Sequence* const> newcomers);
+  void FillPlan(uint32_t lane, std::span<Sequence* const> newcomers, protocol::StepPlan& plan);
   bool Admit(Sequence& sequence, uint32_t lane, StepBudget& budget, protocol::StepPlan& plan);
   std::optional<SequenceDelta> EndAborted(const Sequence& sequence) const;
   bool AddToPlan(Sequence& sequence, StepBudget& budget, protocol::StepPlan& plan,
@@ -188,6 +213,9 @@ class GroupScheduler {
   std::optional<EpochState> epoch_;
   std::unique_ptr<BlockPool> blocks_;
   FreeIds free_slots_;
+  bool cordoned_ = false;
+  bool evicting_ = false;
+  Sequence* probation_ = nullptr;
   std::vector<std::vector<Sequence*>> running_;  // by lane, each in order of service
   std::vector<StepInFlight> in_flight_;          // by lane
   SpeculationPolicy speculation_;

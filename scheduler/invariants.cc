@@ -158,6 +158,30 @@ absl::Status CheckLanes(const ClusterScheduler& scheduler, const GroupScheduler&
   return absl::OkStatus();
 }
 
+// Who is on probation runs alone: once in the cluster, with nothing beside it in flight.
+absl::Status CheckProbation(const ClusterScheduler& scheduler) {
+  const Sequence* found = nullptr;
+  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
+    const GroupScheduler& group = scheduler.group(protocol::GroupId(i));
+    size_t in_flight = 0;
+    for (uint32_t lane = 0; lane < scheduler.limits().lanes; ++lane) {
+      in_flight += group.in_flight(lane).parts.size();
+    }
+    for (const Sequence* sequence : RunningOf(scheduler, group)) {
+      if (!sequence->suspicion.on_probation()) continue;
+      const uint64_t id = sequence->id.value();
+      if (found != nullptr || group.probation() != sequence) {
+        return Broken(9, "sequence ", id, " is on probation beside another");
+      }
+      found = sequence;
+      if (sequence->in_flight && in_flight != 1) {
+        return Broken(9, "sequence ", id, " is on probation, ", in_flight, " are in flight");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckInvariants(const ClusterScheduler& scheduler) {
@@ -176,6 +200,7 @@ absl::Status CheckInvariants(const ClusterScheduler& scheduler) {
     SKEIN_RETURN_IF_ERROR(CheckRows(scheduler, group));
     SKEIN_RETURN_IF_ERROR(CheckLanes(scheduler, group));
   }
+  SKEIN_RETURN_IF_ERROR(CheckProbation(scheduler));
   for (const auto& [id, sequence] : scheduler.sequences()) {
     if (sequence->in_flight && !planned.contains(id)) {
       return Broken(6, "sequence ", id.value(), " is in flight in no step");

@@ -10,6 +10,7 @@
 #include "protocol/messages/sampling_params.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/speculation_policy.h"
+#include "scheduler/suspicion.h"
 
 namespace skein::scheduler {
 
@@ -27,6 +28,8 @@ struct NewSequence {
   protocol::StopConditions stop;
   protocol::SpeculationParams speculation = {};
   int32_t priority = 0;  // smaller runs earlier
+  // The one group that may run it, even while it is cordoned; for checks of a group.
+  std::optional<uint32_t> pinned = std::nullopt;
 };
 
 // Why a decoding sequence took a step without drafts although its group has a draft head.
@@ -46,6 +49,7 @@ struct Sequence {
   protocol::SpeculationParams speculation = {};
   int32_t priority = 0;
   uint64_t arrival = 0;  // order of AddSequence
+  std::optional<uint32_t> pinned;
 
   SequenceState state = SequenceState::kQueued;
   uint32_t group = 0;  // meaningful while it runs
@@ -65,11 +69,14 @@ struct Sequence {
   uint8_t undrafted = 0;             // bits by Undrafted: reasons that were counted
   uint32_t step_failures = 0;        // failed steps it took part in since its last good one
   uint64_t counted_tokens = 0;       // its part of the outstanding tokens of its group
+  Suspicion suspicion;
 
   uint32_t length() const { return static_cast<uint32_t>(tokens.size()); }
   uint32_t num_generated() const { return length() - prompt_length; }
   // The next step computes prompt (or replayed) tokens, not just the newest one.
   bool prefilling() const { return planned + 1 < length(); }
+  // Its steps hold nothing else.
+  bool alone() const { return step_failures > 0 || suspicion.on_probation(); }
 };
 
 // Order of service: priority, then arrival.

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,13 +15,17 @@
 #include "kernels/device.h"
 #include "kernels/reference/register.h"
 #include "protocol/actor/threaded_actor_system.h"
+#include "protocol/base/fingerprint.h"
 #include "protocol/base/log.h"
 #include "protocol/base/parent_guard.h"
 #include "protocol/base/signal_watch.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "protocol/config/config.h"
+#include "protocol/config/fault_list.h"
 #include "protocol/transport/zmq_transport.h"
+#include "worker/build_identity.h"
+#include "worker/fault_points.h"
 #include "worker/host_placement.h"
 #include "worker/loaded_model.h"
 #include "worker/preflight.h"
@@ -43,6 +48,25 @@ int Fail(const absl::Status& status, int code) {
 int LoadExitCode(const absl::Status& status) {
   return absl::IsUnimplemented(status) || absl::IsResourceExhausted(status) ? kExitConfig
                                                                             : kExitModel;
+}
+
+// The planted faults, which LoadConfig has checked.
+FaultPoints FaultsOf(const protocol::Config& config) {
+  return FaultPoints(
+      protocol::ParseFaults(config.worker.enable_faults).value_or(protocol::FaultList{}));
+}
+
+// The exit code of a worker that a planted fault ends at its start.
+std::optional<int> AnnounceFaults(const protocol::Config& config) {
+  if (config.worker.enable_faults.empty()) return std::nullopt;
+  SKEIN_LOG(kWarn, "faults are planted; for tests only")
+      .Field("faults", config.worker.enable_faults);
+  return FaultsOf(config).AtStart();
+}
+
+StepExecutor::StepHook StepHookOf(const protocol::Config& config) {
+  if (config.worker.enable_faults.empty()) return nullptr;
+  return [faults = FaultsOf(config)](const protocol::StepPlan& plan) { faults.BeforeStep(plan); };
 }
 
 // Set by TERM or INT; wakes the actor once there is one.
@@ -114,6 +138,28 @@ void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel
   }
 }
 
+absl::StatusOr<protocol::RegisterWorker> Registration(const protocol::LoadedConfig& loaded,
+                                                      const LoadedModel& model,
+                                                      const LoadOptions& options,
+                                                      protocol::Incarnation incarnation) {
+  const protocol::Config& config = loaded.config;
+  protocol::RegisterWorker registration;
+  registration.protocol_minor = kMinor;
+  registration.build = kBuild;
+  registration.backend = config.worker.backend;
+  registration.model = model.spec().identity;
+  registration.incarnation = incarnation;
+  registration.geometry = Geometry(options);
+  SKEIN_ASSIGN_OR_RETURN(registration.tokenizer,
+                         protocol::FileFingerprint(config.model.path + "/tokenizer.json"));
+  registration.cache_layout = CacheLayoutId(config, model.spec(), options);
+  registration.numerics = NumericsId(config);
+  if (options.limits.max_drafts > 0) registration.features.emplace_back("drafts");
+  registration.predecessor_end =
+      static_cast<protocol::PredecessorEnd>(loaded.FlagOr("predecessor-end", 0));
+  return registration;
+}
+
 int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> model,
           const LoadOptions& options, const protocol::ParentGuard* parent, StopRequest& stop,
           std::unique_ptr<protocol::ThreadedActorSystem>& owner) {
@@ -134,20 +180,19 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   owner = std::make_unique<protocol::ThreadedActorSystem>(system_options, *std::move(transport));
   protocol::ThreadedActorSystem& system = *owner;
 
+  auto registration = Registration(loaded, *model, options, system_options.incarnation);
+  if (!registration.ok()) return Fail(registration.status(), kExitModel);
   WorkerActorOptions actor;
-  actor.registration.build = SKEIN_VERSION;
-  actor.registration.backend = config.worker.backend;
-  actor.registration.model = model->spec().identity;
-  actor.registration.incarnation = system_options.incarnation;
-  actor.registration.geometry = Geometry(options);
+  actor.registration = *std::move(registration);
   actor.stop = &stop.asked;
   actor.beat = config.transport.heartbeat_interval;
   actor.on_group_formed = [parent] {
     if (parent != nullptr) parent->Report("ready");
   };
   auto spawned = system.Spawn("worker", [&](protocol::Waker& waker) {
-    return std::make_unique<WorkerActor>(std::move(actor),
-                                         std::make_unique<StepExecutor>(std::move(model), waker));
+    return std::make_unique<WorkerActor>(
+        std::move(actor),
+        std::make_unique<StepExecutor>(std::move(model), waker, StepHookOf(config)));
   });
   if (!spawned.ok()) return Fail(spawned.status(), kExitInternal);
   absl::Status status =
@@ -157,17 +202,20 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   status = system.Run();
   stop.actor = nullptr;
   if (status.ok()) return 0;
+  // Refused by the coordinator: another start of the same program changes nothing.
+  if (absl::IsFailedPrecondition(status)) return Fail(status, kExitConfig);
   return Fail(status, absl::IsUnavailable(status) ? kExitRestart : kExitInternal);
 }
 
 int Run(const std::vector<std::string>& arguments) {
   protocol::LoadOptions load_options;
   load_options.required = {"model.path", "transport.control_endpoint"};
-  load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index"};
+  load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index", "predecessor-end"};
   auto loaded = protocol::LoadConfig(arguments, load_options);
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   const protocol::Config& config = loaded->config;
   protocol::InstallLog(protocol::ToLogOptions(config.log, "skein-worker"));
+  if (const std::optional<int> code = AnnounceFaults(config)) return *code;
 
   // Outlives the signal thread, which may be waking it.
   std::unique_ptr<protocol::ThreadedActorSystem> system;

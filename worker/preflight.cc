@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "protocol/base/fingerprint.h"
 #include "protocol/base/status_macros.h"
 
 namespace skein::worker {
@@ -139,6 +140,18 @@ std::string WhyNoDrafts(const protocol::Config& config, const ModelSpec& spec,
   return absl::StrCat("scheduler.max_num_batched_tokens is ",
                       config.scheduler.max_num_batched_tokens, ", the draft head needs ",
                       spec.dspark.block, " rows for a sequence; raise it");
+}
+
+std::string NumericsId(const protocol::Config& config) {
+  const std::string& other = config.worker.kernels;
+  return absl::StrCat(config.worker.backend, other.empty() ? "" : "+", other);
+}
+
+std::string CacheLayoutId(const protocol::Config& config, const ModelSpec& spec,
+                          const LoadOptions& options) {
+  return protocol::Fingerprint(
+      absl::StrCat(spec.identity, " ", config.worker.backend, " ", options.block_tokens, " ",
+                   options.limits.max_drafts > 0 ? spec.dspark.stages : 0));
 }
 
 protocol::CacheGeometry Geometry(const LoadOptions& options) {

@@ -24,6 +24,12 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
 std::string WhyNoDrafts(const protocol::Config& config, const ModelSpec& spec,
                         const LoadOptions& options);
 
+// Names of what must be equal for two workers to continue each other's work: the bits of results,
+// and the bytes of cache blocks.
+std::string NumericsId(const protocol::Config& config);
+std::string CacheLayoutId(const protocol::Config& config, const ModelSpec& spec,
+                          const LoadOptions& options);
+
 // The geometry that a worker loaded with `options` offers.
 protocol::CacheGeometry Geometry(const LoadOptions& options);
 

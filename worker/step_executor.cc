@@ -156,8 +156,12 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
   return result;
 }
 
-StepExecutor::StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor)
-    : model_(std::move(model)), jobs_(kJobsMax, doorbell_), results_(kPlansMax, actor) {
+StepExecutor::StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
+                           StepHook before_step)
+    : model_(std::move(model)),
+      before_step_(std::move(before_step)),
+      jobs_(kJobsMax, doorbell_),
+      results_(kPlansMax, actor) {
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -193,7 +197,9 @@ bool StepExecutor::Run(Job& job) {
     model_->input().Reset();
     return true;
   }
-  const absl::Status pushed = results_.TryPush(RunPlan(*model_, std::get<StepPlan>(job)));
+  const StepPlan& plan = std::get<StepPlan>(job);
+  if (before_step_) before_step_(plan);
+  const absl::Status pushed = results_.TryPush(RunPlan(*model_, plan));
   // At most one result per submitted plan waits, so there is always room.
   SKEIN_CHECK(pushed.ok()) << "worker invariant 3: " << pushed.message();
   return true;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <semaphore>
 #include <thread>
@@ -23,8 +24,11 @@ protocol::StepResult RunPlan(LoadedModel& model, const protocol::StepPlan& plan)
 
 class StepExecutor final : public StepRunner {
  public:
-  // `actor` is woken when a result is left; it outlives the executor.
-  StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor);
+  using StepHook = std::function<void(const protocol::StepPlan&)>;
+  // `actor` is woken when a result is left; it outlives the executor. `before_step`, if any, runs
+  // on the device thread before each plan.
+  StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
+               StepHook before_step = nullptr);
   // Ends the thread after the step it is in.
   ~StepExecutor() override;
   StepExecutor(const StepExecutor&) = delete;
@@ -53,6 +57,7 @@ class StepExecutor final : public StepRunner {
   bool Run(Job& job);
 
   std::unique_ptr<LoadedModel> model_;
+  const StepHook before_step_;
   std::atomic<bool> ending_ = false;
   size_t unanswered_ = 0;  // plans whose result was not taken; actor thread
   Doorbell doorbell_;

@@ -35,7 +35,6 @@ void WorkerActor::LeaveEpoch(Context& context, std::string_view reason) {
     // Plans submitted before run to their end; their results are stale and dropped.
     if (const absl::Status status = runner_->Reset(); !status.ok()) context.Stop(status);
   }
-  draining_ = false;
 }
 
 void WorkerActor::Handle(Context& context, protocol::FormGroup message) {
@@ -81,18 +80,12 @@ void WorkerActor::Handle(Context& context, const protocol::LeaseGrant& grant) {
   lease_end_ = context.Now() + absl::Milliseconds(grant.duration_ms) * 0.8;
 }
 
-void WorkerActor::Handle(Context& context, const protocol::Drain& drain) {
-  draining_ = true;
-  if (plans_running_ > 0) return;
-  draining_ = false;
-  const absl::Status sent =
-      context.Send(options_.coordinator, member_ ? member_->epoch : protocol::Epoch(0),
-                   protocol::Drained{drain.group});
-  if (sent.ok()) return;
-  SKEIN_LOG(kWarn, "drained is not sent").Field("reason", protocol::StatusText(sent));
-}
-
 void WorkerActor::Handle(Context& context, const protocol::Shutdown& shutdown) {
+  if (shutdown.refused) {
+    context.Stop(absl::FailedPreconditionError(
+        absl::StrCat("the coordinator refused this worker: ", shutdown.reason)));
+    return;
+  }
   SKEIN_LOG(kInfo, "shutdown").Field("reason", shutdown.reason);
   context.Stop(absl::OkStatus());
 }
@@ -109,9 +102,8 @@ void WorkerActor::OnMessage(Context& context, protocol::Envelope envelope) {
         if constexpr (std::is_same_v<M, protocol::StepResult> ||
                       std::is_same_v<M, protocol::RegisterWorker> ||
                       std::is_same_v<M, protocol::GroupFormed> ||
-                      std::is_same_v<M, protocol::Heartbeat> ||
-                      std::is_same_v<M, protocol::Drained>) {
-          Unexpected("step_result, register_worker, group_formed, heartbeat or drained");
+                      std::is_same_v<M, protocol::Heartbeat>) {
+          Unexpected("step_result, register_worker, group_formed or heartbeat");
         } else {
           Handle(context, std::move(message));
         }
@@ -172,7 +164,6 @@ void WorkerActor::SendResult(Context& context, StepResult result) {
     registered_ = false;
     return;
   }
-  if (draining_) Handle(context, protocol::Drain{member_->group});
 }
 
 void WorkerActor::OnIdle(Context& context) {

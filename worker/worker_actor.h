@@ -49,7 +49,6 @@ class WorkerActor final : public protocol::Actor {
   void Handle(protocol::Context& context, protocol::StepPlan plan);
   void Handle(protocol::Context& context, const protocol::AbortEpoch& message);
   void Handle(protocol::Context& context, const protocol::LeaseGrant& grant);
-  void Handle(protocol::Context& context, const protocol::Drain& drain);
   void Handle(protocol::Context& context, const protocol::Shutdown& shutdown);
   void Unexpected(const char* what);
   bool StopAsked(protocol::Context& context) const;
@@ -65,7 +64,6 @@ class WorkerActor final : public protocol::Actor {
   absl::Time lease_end_;     // computing is allowed before it
   absl::Time last_timer_;    // when OnTimer ran last
   uint32_t plans_running_ = 0;
-  bool draining_ = false;
   protocol::StepId last_step_;
   uint64_t num_stale_ = 0;
 };

@@ -13,6 +13,8 @@ namespace {
 
 using protocol::Concat;
 
+constexpr char kQuarantined[] = "request_quarantined";
+
 ApiError Make(int status, std::string type, std::string code, std::string message) {
   ApiError error;
   error.status = status;
@@ -103,6 +105,8 @@ ApiError FromStatus(const absl::Status& status) {
       return Make(503, "server_error", "not_ready", message);
     case absl::StatusCode::kDeadlineExceeded:
       return Make(408, "timeout_error", "request_timeout", message);
+    case absl::StatusCode::kAborted:
+      return Make(500, "server_error", kQuarantined, message);
     default:
       return Make(500, "server_error", "internal_error",
                   message.empty() ? "the request failed inside the server" : message);
@@ -124,6 +128,7 @@ ApiError FromRefusal(const protocol::HttpRefusal& refusal) {
 }
 
 bool IsRetryable(const ApiError& error) {
+  if (error.code == kQuarantined) return false;
   return error.status == 408 || error.status == 429 || error.status >= 500;
 }
 

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "coordinator/api/admin_server.h"
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/chat_request.h"
 #include "coordinator/api/completion_request.h"
@@ -541,18 +542,7 @@ void ApiServer::Impl::HandleVersion(Call& call) { SendJson(call, options_.versio
 void ApiServer::Impl::HandleHealth(Call& call, HealthProbe probe) {
   absl::Status status = options_.health ? options_.health(probe) : absl::OkStatus();
   if (is_draining_ && probe == HealthProbe::kReady) status = absl::UnavailableError("draining");
-  HttpResponse response;
-  JsonWriter writer(&response.body);
-  writer.BeginObject();
-  writer.Key("status");
-  writer.String(status.ok() ? "ok" : "unavailable");
-  if (!status.ok()) {
-    response.status = 503;
-    writer.Key("reason");
-    writer.String(protocol::StatusText(status));
-  }
-  writer.EndObject();
-  Send(call, std::move(response));
+  Send(call, HealthResponse(status, RetryAfterSeconds()));
 }
 
 absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(Options options,

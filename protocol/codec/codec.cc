@@ -289,10 +289,22 @@ absl::Status Read(wire::StepResult::Reader in, StepResult& out) {
 }
 
 absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) {
-  out.setProtocolVersion(in.protocol_version);
+  if (in.features.size() > kFeaturesMax) {
+    return TooLarge("RegisterWorker.features", in.features.size(), kFeaturesMax);
+  }
+  out.setProtocolVersion(in.protocol_major);
+  out.setProtocolMinor(in.protocol_minor);
   WriteText(in.build, [&](capnp::Text::Reader text) { out.setBuild(text); });
   WriteText(in.backend, [&](capnp::Text::Reader text) { out.setBackend(text); });
   WriteText(in.model, [&](capnp::Text::Reader text) { out.setModel(text); });
+  WriteText(in.tokenizer, [&](capnp::Text::Reader text) { out.setTokenizer(text); });
+  WriteText(in.cache_layout, [&](capnp::Text::Reader text) { out.setCacheLayout(text); });
+  WriteText(in.numerics, [&](capnp::Text::Reader text) { out.setNumerics(text); });
+  auto features = out.initFeatures(static_cast<uint32_t>(in.features.size()));
+  for (uint32_t i = 0; i < features.size(); ++i) {
+    WriteText(in.features[i], [&](capnp::Text::Reader text) { features.set(i, text); });
+  }
+  out.setPredecessorEnd(static_cast<uint8_t>(in.predecessor_end));
   out.setIncarnation(in.incarnation.value());
   auto geometry = out.initGeometry();
   geometry.setBlockTokens(in.geometry.block_tokens);
@@ -304,8 +316,30 @@ absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) 
   return absl::OkStatus();
 }
 
+// What 1.1 added; absent fields read as empty.
+absl::Status ReadIdentity(wire::RegisterWorker::Reader in, RegisterWorker& out) {
+  SKEIN_RETURN_IF_ERROR(ReadText(in.getTokenizer(), "RegisterWorker.tokenizer", out.tokenizer));
+  SKEIN_RETURN_IF_ERROR(
+      ReadText(in.getCacheLayout(), "RegisterWorker.cache_layout", out.cache_layout));
+  SKEIN_RETURN_IF_ERROR(ReadText(in.getNumerics(), "RegisterWorker.numerics", out.numerics));
+  const auto features = in.getFeatures();
+  SKEIN_RETURN_IF_ERROR(CheckSize(features, "RegisterWorker.features", kFeaturesMax));
+  for (const auto feature : features) {
+    SKEIN_RETURN_IF_ERROR(
+        ReadText(feature, "RegisterWorker.features", out.features.emplace_back()));
+  }
+  if (in.getPredecessorEnd() > static_cast<uint8_t>(PredecessorEnd::kOrdered)) {
+    return Malformed("RegisterWorker.predecessor_end",
+                     Concat(in.getPredecessorEnd(), " names no end"));
+  }
+  out.predecessor_end = static_cast<PredecessorEnd>(in.getPredecessorEnd());
+  return absl::OkStatus();
+}
+
 absl::Status Read(wire::RegisterWorker::Reader in, RegisterWorker& out) {
-  out.protocol_version = in.getProtocolVersion();
+  out.protocol_major = in.getProtocolVersion();
+  out.protocol_minor = in.getProtocolMinor();
+  SKEIN_RETURN_IF_ERROR(ReadIdentity(in, out));
   SKEIN_RETURN_IF_ERROR(ReadText(in.getBuild(), "RegisterWorker.build", out.build));
   SKEIN_RETURN_IF_ERROR(ReadText(in.getBackend(), "RegisterWorker.backend", out.backend));
   SKEIN_RETURN_IF_ERROR(ReadText(in.getModel(), "RegisterWorker.model", out.model));
@@ -385,32 +419,14 @@ absl::Status Read(wire::LeaseGrant::Reader in, LeaseGrant& out) {
   return absl::OkStatus();
 }
 
-absl::Status Write(const Drain& in, wire::Drain::Builder out) {
-  out.setGroup(in.group.value());
-  return absl::OkStatus();
-}
-
-absl::Status Read(wire::Drain::Reader in, Drain& out) {
-  out.group = GroupId(in.getGroup());
-  return absl::OkStatus();
-}
-
-absl::Status Write(const Drained& in, wire::Drained::Builder out) {
-  out.setGroup(in.group.value());
-  return absl::OkStatus();
-}
-
-absl::Status Read(wire::Drained::Reader in, Drained& out) {
-  out.group = GroupId(in.getGroup());
-  return absl::OkStatus();
-}
-
 absl::Status Write(const Shutdown& in, wire::Shutdown::Builder out) {
   WriteText(in.reason, [&](capnp::Text::Reader text) { out.setReason(text); });
+  out.setRefused(in.refused);
   return absl::OkStatus();
 }
 
 absl::Status Read(wire::Shutdown::Reader in, Shutdown& out) {
+  out.refused = in.getRefused();
   return ReadText(in.getReason(), "Shutdown.reason", out.reason);
 }
 
@@ -432,8 +448,6 @@ SKEIN_WIRE(GroupFormed)
 SKEIN_WIRE(AbortEpoch)
 SKEIN_WIRE(Heartbeat)
 SKEIN_WIRE(LeaseGrant)
-SKEIN_WIRE(Drain)
-SKEIN_WIRE(Drained)
 SKEIN_WIRE(Shutdown)
 #undef SKEIN_WIRE
 

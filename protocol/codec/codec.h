@@ -24,8 +24,7 @@ enum class MessageType : uint16_t {
   kAbortEpoch = 6,
   kHeartbeat = 7,
   kLeaseGrant = 8,
-  kDrain = 9,
-  kDrained = 10,
+  // 9 and 10 were the drain of 1.0, which nobody sent.
   kShutdown = 11,
 };
 
@@ -38,6 +37,7 @@ inline constexpr size_t kSummaryRowsMax = 64;
 inline constexpr size_t kStepDraftsMax = kSummaryRowsMax - 1;  // of one sequence
 inline constexpr size_t kTopLogprobsMax = 32;
 inline constexpr size_t kTextBytesMax = 4096;
+inline constexpr size_t kFeaturesMax = 64;
 inline constexpr int kNestingMax = 8;
 
 MessageType TypeOf(const Message& message);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "protocol/config/config_combinations.h"
 #include "protocol/config/name_suggestion.h"
 #include "protocol/config/speculative_config.h"
 #include "protocol/config/yaml_reader.h"
@@ -392,47 +393,6 @@ std::string NameOf(std::string_view path) {
   return Concat(path, " (--", FindPath(path)->flag, ")");
 }
 
-void CheckCombinations(const Config& config, const LoadOptions& options, Problems& problems) {
-  if (config.scheduler.max_num_batched_tokens < config.scheduler.max_num_seqs) {
-    problems.AddConfiguration(Concat(
-        NameOf("scheduler.max_num_batched_tokens"), ": ", config.scheduler.max_num_batched_tokens,
-        " is less than ", NameOf("scheduler.max_num_seqs"), " = ", config.scheduler.max_num_seqs,
-        "; each running sequence needs a token of the step: raise it"));
-  }
-  if (config.transport.heartbeat_timeout <= config.transport.heartbeat_interval) {
-    problems.AddConfiguration(
-        Concat(NameOf("transport.heartbeat_timeout"), ": must be longer than ",
-               NameOf("transport.heartbeat_interval"), "; three times it is usual"));
-  }
-  if (config.transport.lease_timeout < 3 * config.transport.heartbeat_interval) {
-    problems.AddConfiguration(Concat(NameOf("transport.lease_timeout"),
-                                     ": must be at least three times ",
-                                     NameOf("transport.heartbeat_interval")));
-  }
-  if (config.node.backoff_max < config.node.backoff_min) {
-    problems.AddConfiguration(Concat(NameOf("node.backoff_max"), ": must not be shorter than ",
-                                     NameOf("node.backoff_min")));
-  }
-  if (config.server.head_bytes_max > config.server.body_bytes_max) {
-    problems.AddConfiguration(Concat(NameOf("server.head_bytes_max"), ": must not be larger than ",
-                                     NameOf("server.body_bytes_max")));
-  }
-  if (config.worker.backend.empty()) {
-    problems.AddConfiguration(
-        Concat(NameOf("worker.backend"), ": is empty; name one, for example cpu"));
-  } else if (config.worker.backend == "auto" && !options.allow_auto_backend) {
-    problems.AddConfiguration(
-        Concat(NameOf("worker.backend"),
-               ": auto is resolved by skein serve only; name one, for example cpu"));
-  }
-  const std::string& endpoint = config.transport.control_endpoint;
-  if (!endpoint.empty() && endpoint.compare(0, 6, "ipc://") != 0 &&
-      endpoint.compare(0, 6, "tcp://") != 0) {
-    problems.AddConfiguration(Concat(NameOf("transport.control_endpoint"), ": \"", endpoint,
-                                     "\" is neither ipc:///path nor tcp://address:port"));
-  }
-}
-
 void CheckRanges(const Config& config, Problems& problems) {
   Config scratch = config;
   for (const ConfigKey& key : ConfigKeys()) {
@@ -532,7 +492,9 @@ absl::Status ValidateConfig(const Config& config, const LoadOptions& options) {
   Problems problems;
   Config scratch = config;
   CheckRanges(config, problems);
-  CheckCombinations(config, options, problems);
+  for (std::string& problem : CombinationProblems(config, options, NameOf)) {
+    problems.AddConfiguration(std::move(problem));
+  }
   for (const std::string_view path : options.required) {
     const ConfigKey* key = FindPath(path);
     if (key == nullptr) {

@@ -77,6 +77,20 @@ struct WorkerConfig {
   int64_t pin_threads = 1;       // 1: bind compute threads to processors of their own
   std::string kernels;           // operators of another backend: "op=name,op=name"
   int64_t num_blocks = 0;        // 0: what max_num_seqs sequences of max_model_len need, capped
+  std::string enable_faults;     // planted faults of tests, see fault_list.h; empty: none
+};
+
+// The listener for operators.
+struct AdminConfig {
+  std::string listen;      // unix:/path, 127.0.0.1:port or empty: none; serve makes its own
+  std::string token_file;  // its first line is the bearer token; empty: none is asked for
+};
+
+// Replacing the workers of a running cluster, group by group.
+struct RolloutConfig {
+  absl::Duration drain_timeout = absl::Seconds(30);
+  absl::Duration start_timeout = absl::Seconds(120);
+  absl::Duration soak = absl::Seconds(30);
 };
 
 // Coordinator and worker between each other.
@@ -126,6 +140,8 @@ struct Config {
   SchedulerConfig scheduler;
   SpeculationConfig speculation;
   WorkerConfig worker;
+  AdminConfig admin;
+  RolloutConfig rollout;
   TransportConfig transport;
   NodeConfig node;
   FeatureConfig features;

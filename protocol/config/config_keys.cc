@@ -119,6 +119,25 @@ constexpr ConfigKey kKeys[] = {
      "operators that another backend serves, as operator=backend,...: to compare or work around"},
     {"worker.num_blocks", "num-blocks", &At<&Config::worker, &WorkerConfig::num_blocks>, 0, 1 << 24,
      "", "", "cache blocks; 0: enough for max-num-seqs sequences of max-model-len, capped"},
+    {"worker.enable_faults", "enable-faults", &At<&Config::worker, &WorkerConfig::enable_faults>, 0,
+     0, "", "",
+     "faults to plant in tests of recovery: abort_on_token:ID, hang_on_token:ID, "
+     "exit_at_start:CODE, wedge_on_token:ID; refused unless the API is on loopback"},
+
+    {"admin.listen", "admin-listen", &At<&Config::admin, &AdminConfig::listen>, 0, 0, "", "",
+     "where operators are served: unix:/path or 127.0.0.1:port; empty: nowhere, and skein serve "
+     "takes admin.sock in its run directory"},
+    {"admin.token_file", "admin-token-file", &At<&Config::admin, &AdminConfig::token_file>, 0, 0,
+     "", "", "file whose first line is the bearer token of operators; needed on TCP"},
+
+    {"rollout.drain_timeout", "rollout-drain-timeout",
+     &At<&Config::rollout, &RolloutConfig::drain_timeout>, 0, kDay, "", "seconds",
+     "how long sequences may finish on a group that is drained before they move to others"},
+    {"rollout.start_timeout", "rollout-start-timeout",
+     &At<&Config::rollout, &RolloutConfig::start_timeout>, 1, kDay, "", "seconds",
+     "how long a new worker may take to be ready before its start counts as failed"},
+    {"rollout.soak", "rollout-soak", &At<&Config::rollout, &RolloutConfig::soak>, 0, kDay, "",
+     "seconds", "how long a replaced group serves before the next one is replaced"},
 
     {"transport.control_endpoint", "control-endpoint",
      &At<&Config::transport, &TransportConfig::control_endpoint>, 0, 0, "", "",

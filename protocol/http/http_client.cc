@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "protocol/http/event_splitter.h"
+#include "protocol/http/unix_socket.h"
 
 namespace skein::protocol {
 namespace {
@@ -40,7 +41,10 @@ class Descriptor {
   int fd_;
 };
 
-std::string Where(const HttpCall& call) { return call.host + ":" + std::to_string(call.port); }
+std::string Where(const HttpCall& call) {
+  if (!call.unix_path.empty()) return "unix:" + call.unix_path;
+  return call.host + ":" + std::to_string(call.port);
+}
 
 absl::Status WaitFor(int fd, int16_t events, const HttpCall& call) {
   pollfd poll_fd{fd, events, 0};
@@ -66,6 +70,11 @@ absl::StatusOr<Descriptor> ConnectTo(const addrinfo& address, const HttpCall& ca
 }
 
 absl::StatusOr<Descriptor> Connect(const HttpCall& call) {
+  if (!call.unix_path.empty()) {
+    absl::StatusOr<int> fd = ConnectUnix(call.unix_path);
+    if (!fd.ok()) return fd.status();
+    return Descriptor(*fd);
+  }
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -103,7 +112,8 @@ absl::Status SendAll(int fd, std::string_view bytes, const HttpCall& call) {
 }
 
 std::string MakeRequest(const HttpCall& call) {
-  std::string text = call.method + " " + call.target + " HTTP/1.1\r\nHost: " + Where(call) +
+  std::string text = call.method + " " + call.target + " HTTP/1.1\r\nHost: " +
+                     (call.unix_path.empty() ? Where(call) : std::string("localhost")) +
                      "\r\nConnection: close\r\n";
   if (!call.body.empty()) {
     text += "Content-Type: " + call.content_type +

@@ -19,6 +19,7 @@ namespace skein::protocol {
 struct HttpCall {
   std::string host = "127.0.0.1";  // name or address
   uint16_t port = 0;
+  std::string unix_path;  // not empty: this Unix socket instead of host and port
   std::string method = "GET";
   std::string target = "/";
   HttpHeaders headers;

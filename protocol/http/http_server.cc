@@ -19,6 +19,7 @@
 
 #include "protocol/http/http_connection.h"
 #include "protocol/http/response_framing.h"
+#include "protocol/http/unix_socket.h"
 
 namespace skein::protocol {
 namespace {
@@ -41,6 +42,8 @@ class HttpServer::Impl {
   }
 
   absl::Status Bind();
+  absl::Status BindUnix();
+  std::string AddressOf(tcp::socket& socket) const;
   void Accept();
   void OnAccept(const error_code& error, tcp::socket socket);
   void Tick();
@@ -70,7 +73,18 @@ class HttpServer::Impl {
   bool is_stopped = false;
 };
 
+absl::Status HttpServer::Impl::BindUnix() {
+  absl::StatusOr<int> listening = ListenUnix(host.options.unix_path, kBacklog);
+  if (!listening.ok()) return listening.status();
+  error_code error;
+  // The acceptor needs a family it knows; only accept and close are called on it.
+  acceptor.assign(tcp::v4(), *listening, error);
+  if (error) return absl::InternalError("cannot watch a socket: " + error.message());
+  return absl::OkStatus();
+}
+
 absl::Status HttpServer::Impl::Bind() {
+  if (!host.options.unix_path.empty()) return BindUnix();
   error_code error;
   const auto address = asio::ip::make_address(host.options.host, error);
   const std::string where = host.options.host + ":" + std::to_string(host.options.port);
@@ -96,6 +110,12 @@ void HttpServer::Impl::Accept() {
       [this](const error_code& error, tcp::socket socket) { OnAccept(error, std::move(socket)); });
 }
 
+std::string HttpServer::Impl::AddressOf(tcp::socket& socket) const {
+  if (!host.options.unix_path.empty()) return PeerUser(socket.native_handle());
+  error_code ignored;
+  return socket.remote_endpoint(ignored).address().to_string();
+}
+
 void HttpServer::Impl::OnAccept(const error_code& error, tcp::socket socket) {
   if (is_stopped || error == asio::error::operation_aborted) return;
   if (error) {  // out of descriptors: the next tick tries again
@@ -103,8 +123,8 @@ void HttpServer::Impl::OnAccept(const error_code& error, tcp::socket socket) {
     return;
   }
   error_code ignored;
-  socket.set_option(tcp::no_delay(true), ignored);
-  const std::string address = socket.remote_endpoint(ignored).address().to_string();
+  if (host.options.unix_path.empty()) socket.set_option(tcp::no_delay(true), ignored);
+  const std::string address = AddressOf(socket);
   const bool is_full = connections.size() >= host.options.limits.connections_max;
   if (is_full ||
       connections_of_address[address] >= host.options.limits.connections_per_address_max) {
@@ -167,6 +187,7 @@ void HttpServer::Impl::StopNow() {
   is_stopped = true;
   error_code ignored;
   acceptor.close(ignored);
+  if (!host.options.unix_path.empty()) RemoveUnix(host.options.unix_path);
   timer.cancel();
   ForEach([](HttpConnection& connection) { connection.Close(); });
   host.unwritten.clear();

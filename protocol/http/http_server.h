@@ -71,6 +71,10 @@ class HttpServer {
   struct Options {
     std::string host = "127.0.0.1";
     uint16_t port = 0;  // 0: any free one
+    // Not empty: listens on this Unix socket instead, which only this user may open. A socket that
+    // nobody listens on is replaced; the file is removed by Stop. The peer address of a request is
+    // then "uid:N", as the kernel says.
+    std::string unix_path;
     HttpLimits limits;
     // Called on the listener's thread with each whole request.
     std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)> on_request;

@@ -1,25 +1,46 @@
-// The control plane: membership, leases, drain. Plain value types.
+// The control plane: membership, leases, the end. Plain value types.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "protocol/base/ids.h"
 #include "protocol/messages/step.h"
 
 namespace skein::protocol {
 
-// Raised when a message changes meaning. A coordinator speaks to workers of its own version.
-inline constexpr uint32_t kProtocolVersion = 1;
+// The major version rises when a message changes meaning: then nobody speaks to the old one. The
+// minor one rises when fields are added: neighbouring minors speak to each other in both orders,
+// which is what a rolling restart needs. 1.1 added everything after `geometry` below.
+inline constexpr uint32_t kProtocolMajor = 1;
+inline constexpr uint32_t kProtocolMinor = 1;
+
+// How the process before this one, of the same worker, ended; its supervisor knows. Numbers are
+// those of the flag --predecessor-end.
+enum class PredecessorEnd : uint8_t {
+  kNone = 0,     // there was none under this supervisor
+  kOwn = 1,      // of its own doing: a fault signal, an exit of its own, its memory limit
+  kOutside = 2,  // killed from outside, or it followed the loss of something else
+  kOrdered = 3,  // it was asked to
+};
 
 // First message of a worker, and again after every reconnect. Sender: worker.
 struct RegisterWorker {
-  uint32_t protocol_version = kProtocolVersion;
+  uint32_t protocol_major = kProtocolMajor;
+  uint32_t protocol_minor = kProtocolMinor;
   std::string build;    // version of the program
   std::string backend;  // "cpu", "reference"
   std::string model;    // identity of the weights: config hash
   Incarnation incarnation;
   CacheGeometry geometry;
+  // Since 1.1; empty from an older worker. Equal ids mean: the same vocabulary, the same bytes of a
+  // cache block, the same bits of a result.
+  std::string tokenizer;
+  std::string cache_layout;
+  std::string numerics;
+  std::vector<std::string> features;  // what it can beyond the minor version, by name
+  PredecessorEnd predecessor_end = PredecessorEnd::kNone;
   friend bool operator==(const RegisterWorker&, const RegisterWorker&) = default;
 };
 
@@ -62,20 +83,11 @@ struct LeaseGrant {
   friend bool operator==(const LeaseGrant&, const LeaseGrant&) = default;
 };
 
-// Take no plans after those already sent, then answer Drained. Sender: coordinator.
-struct Drain {
-  GroupId group;
-  friend bool operator==(const Drain&, const Drain&) = default;
-};
-
-struct Drained {
-  GroupId group;
-  friend bool operator==(const Drained&, const Drained&) = default;
-};
-
-// End the process in good order. Sender: coordinator.
+// End the process: in good order, exit 0; or because its registration was refused, which another
+// start does not cure, exit 78. Sender: coordinator.
 struct Shutdown {
   std::string reason;
+  bool refused = false;  // since 1.1
   friend bool operator==(const Shutdown&, const Shutdown&) = default;
 };
 

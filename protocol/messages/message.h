@@ -11,6 +11,6 @@ namespace skein::protocol {
 
 using Message = std::variant<StepPlan, StepResult,                                // data plane
                              RegisterWorker, FormGroup, GroupFormed, AbortEpoch,  // membership
-                             Heartbeat, LeaseGrant, Drain, Drained, Shutdown>;    // liveness, drain
+                             Heartbeat, LeaseGrant, Shutdown>;                    // liveness, end
 
 }  // namespace skein::protocol

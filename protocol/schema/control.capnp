@@ -12,6 +12,12 @@ struct RegisterWorker {
   model @3 :Text;
   incarnation @4 :UInt64;
   geometry @5 :Step.CacheGeometry;
+  protocolMinor @6 :UInt32;
+  tokenizer @7 :Text;
+  cacheLayout @8 :Text;
+  numerics @9 :Text;
+  features @10 :List(Text);
+  predecessorEnd @11 :UInt8;
 }
 
 struct FormGroup {
@@ -42,14 +48,7 @@ struct LeaseGrant {
   durationMs @0 :UInt32;
 }
 
-struct Drain {
-  group @0 :UInt32;
-}
-
-struct Drained {
-  group @0 :UInt32;
-}
-
 struct Shutdown {
   reason @0 :Text;
+  refused @1 :Bool;
 }

@@ -48,6 +48,17 @@ TEST(ApiErrorTest, MapsRefusalsOfTheListener) {
   EXPECT_EQ(FromRefusal({400, "host", "none"}).type, "invalid_request_error");
 }
 
+TEST(ApiErrorTest, AQuarantinedRequestMustNotComeBack) {
+  const ApiError error = FromStatus(absl::AbortedError("it ended its workers"));
+  EXPECT_EQ(error.status, 500);
+  EXPECT_EQ(error.code, "request_quarantined");
+  EXPECT_FALSE(IsRetryable(error));
+  const protocol::HttpResponse response = ErrorResponse(error, 3);
+  ASSERT_EQ(response.headers.size(), 1U);
+  EXPECT_EQ(response.headers[0].first, "x-should-retry");
+  EXPECT_EQ(response.headers[0].second, "false");
+}
+
 TEST(ApiErrorTest, AdvisesRetries) {
   EXPECT_THAT(ErrorResponse(FromStatus(absl::UnavailableError("")), 7).headers,
               Contains(Pair("Retry-After", "7")));

@@ -152,13 +152,13 @@ TEST_F(ControlLoopTest, AWorkerRegistersFormsAndIsReady) {
 
 TEST_F(ControlLoopTest, AWorkerOfAnotherProtocolIsSentAway) {
   protocol::RegisterWorker registration;
-  registration.protocol_version = 9;
+  registration.protocol_major = 9;
   registration.build = "9.9";
   registration.geometry = kGeometry;
   Receive(Worker(1), Epoch(0), registration);
-  const auto shutdown = context_.Sent<protocol::Shutdown>();
-  ASSERT_TRUE(shutdown.has_value());
-  EXPECT_EQ(shutdown->reason, "worker 1 speaks protocol 9 (build 9.9), this coordinator 1");
+  const protocol::Shutdown shutdown = context_.Sent<protocol::Shutdown>().value();
+  EXPECT_THAT(shutdown.reason, HasSubstr("worker 1 speaks protocol 9.1 (build 9.9), this "));
+  EXPECT_TRUE(shutdown.refused) << "another start would not help";
   EXPECT_FALSE(context_.Sent<protocol::FormGroup>().has_value());
 }
 
@@ -166,7 +166,7 @@ TEST_F(ControlLoopTest, ASpareTakesOverFromAMemberThatIsSentAway) {
   StartWorker(1);
   Register(2);
   protocol::RegisterWorker registration;
-  registration.protocol_version = 9;
+  registration.protocol_major = 9;
   Receive(Worker(1), Epoch(0), registration);
   EXPECT_EQ(EpochChanges("registered_again"), 1);
   EXPECT_EQ(context_.TakeSent().back().to, Worker(2));
@@ -272,7 +272,7 @@ TEST_F(ControlLoopTest, ALostWorkerIsReplacedAndTheClientSeesEachTokenOnce) {
   EXPECT_EQ(client->tokens, DecodeAlone({5, 6, 7}, StopAt(6), 32));
   EXPECT_EQ(other->tokens, DecodeAlone({9, 9}, StopAt(6), 32));
   EXPECT_EQ(client->last.finish, FinishReason::kLength);
-  EXPECT_EQ(metrics_.replays.value(), 2);
+  EXPECT_EQ(metrics_.replays.At({"replayed"}).value(), 2);
   EXPECT_EQ(fake_.defect(), "");
 }
 

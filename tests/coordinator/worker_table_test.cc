@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace skein::coordinator {
 namespace {
 
@@ -22,11 +24,64 @@ protocol::GroupFormed Formed(const WorkerGroup& group) {
 TEST(WorkerTable, RefusesAnotherProtocolWithBothVersions) {
   WorkerTable table(protocol::Term(1), 1);
   protocol::RegisterWorker registration = Registration();
-  registration.protocol_version = protocol::kProtocolVersion + 6;
+  registration.protocol_major = 7;
+  registration.protocol_minor = 2;
   const absl::Status status = table.Register(Worker(3), registration);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(status.message(), "worker 3 speaks protocol 7 (build 0.1.0), this coordinator 1");
+  EXPECT_EQ(status.message(),
+            absl::StrCat("worker 3 speaks protocol 7.2 (build 0.1.0), this coordinator ",
+                         protocol::kProtocolMajor, ".", protocol::kProtocolMinor, " (build ",
+                         SKEIN_VERSION, ") and its neighbours; start a build of one of them"));
   EXPECT_EQ(table.num_workers(), 0U);
+}
+
+TEST(WorkerTable, NeighbouringMinorsSpeakToEachOther) {
+  WorkerTable table(protocol::Term(1), 1);
+  protocol::RegisterWorker registration = Registration();
+  for (const uint32_t minor : {protocol::kProtocolMinor - 1, protocol::kProtocolMinor + 1}) {
+    registration.protocol_minor = minor;
+    EXPECT_TRUE(table.Register(Worker(1), registration).ok()) << minor;
+  }
+  registration.protocol_minor = protocol::kProtocolMinor + 2;
+  EXPECT_FALSE(table.Register(Worker(1), registration).ok());
+}
+
+TEST(WorkerTable, RefusesAnotherModelWithBothNames) {
+  WorkerTable table(protocol::Term(1), 2, "words");
+  protocol::RegisterWorker registration = Registration();
+  registration.model = "weights";
+  registration.tokenizer = "other";
+  EXPECT_EQ(table.Register(Worker(1), registration).message(),
+            "worker 1 has the vocabulary other, this coordinator encodes with words; give both the "
+            "same model directory");
+  registration.tokenizer = "words";
+  ASSERT_TRUE(table.Register(Worker(1), registration).ok());
+  // A worker of the minor before names no vocabulary.
+  registration.tokenizer = "";
+  ASSERT_TRUE(table.Register(Worker(2), registration).ok());
+  registration.model = "others";
+  EXPECT_EQ(table.Register(Worker(2), registration).message(),
+            "worker 2 has the weights others, this cluster serves weights; stop the cluster to "
+            "change its model");
+}
+
+TEST(WorkerTable, RemembersIncarnationsAndProgress) {
+  WorkerTable table(protocol::Term(1), 1);
+  protocol::RegisterWorker registration = Registration();
+  registration.incarnation = protocol::Incarnation(8);
+  EXPECT_EQ(table.LastIncarnation(Worker(1)), protocol::Incarnation(0));
+  ASSERT_TRUE(table.Register(Worker(1), registration).ok());
+  const absl::Time start = absl::UnixEpoch() + absl::Hours(1);
+  table.Heard(Worker(1), start);
+  table.Beat(Worker(1), {protocol::StepId(0), 1}, start + absl::Seconds(1));
+  EXPECT_EQ(table.workers().at(Worker(1)).progressed, start) << "no step ended";
+  EXPECT_EQ(table.workers().at(Worker(1)).queued_plans, 1U);
+  table.Beat(Worker(1), {protocol::StepId(4), 0}, start + absl::Seconds(2));
+  EXPECT_EQ(table.workers().at(Worker(1)).progressed, start + absl::Seconds(2));
+  EXPECT_EQ(table.num_dead(), 0U);
+  table.Remove(Worker(1));
+  EXPECT_EQ(table.num_dead(), 1U);
+  EXPECT_EQ(table.LastIncarnation(Worker(1)), protocol::Incarnation(8));
 }
 
 TEST(WorkerTable, RefusesAnEmptyGeometry) {
@@ -45,7 +100,7 @@ TEST(WorkerTable, ARefusedRegistrationForgetsTheEarlierOne) {
   WorkerTable table(protocol::Term(1), 1);
   ASSERT_TRUE(table.Register(Worker(1), Registration()).ok());
   protocol::RegisterWorker other = Registration();
-  other.protocol_version = 9;
+  other.protocol_major = 9;
   EXPECT_FALSE(table.Register(Worker(1), other).ok());
   EXPECT_EQ(table.Form(), nullptr);
 }

@@ -116,7 +116,8 @@ uint16_t FreePort() {
   return ntohs(address.sin_port);
 }
 
-LiveServer::LiveServer() {
+LiveServer::LiveServer(std::string programs)
+    : program_(programs.empty() ? std::string(kProgram) : programs + "/skein") {
   char path[] = "/tmp/skein_live_XXXXXX";
   directory_ = ::mkdtemp(path);
 }
@@ -137,7 +138,7 @@ LiveServer::~LiveServer() {
 }
 
 void LiveServer::Start(std::vector<std::string> flags) {
-  std::vector<std::string> arguments = {kProgram, "serve", "--run-directory", directory_ + "/run"};
+  std::vector<std::string> arguments = {program_, "serve", "--run-directory", directory_ + "/run"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   bool names_port = false;
   for (const std::string& flag : flags) names_port |= flag == "--port";
@@ -152,7 +153,7 @@ void LiveServer::Start(std::vector<std::string> flags) {
     ::setpgid(0, 0);
     ::dup2(out_end.get(), 1);
     ::dup2(err_end.get(), 2);
-    ::execv(kProgram, pointers.data());
+    ::execv(program_.c_str(), pointers.data());
     ::_exit(127);
   }
   skein_ = ProcessHandle(pid);
@@ -164,6 +165,26 @@ void LiveServer::Start(std::vector<std::string> flags) {
 bool LiveServer::StartReady(std::vector<std::string> flags) {
   Start(std::move(flags));
   return WaitForOutput(kReadyLine) && WaitForHealth(200);
+}
+
+protocol::HttpResult LiveServer::Admin(const std::string& method, const std::string& target,
+                                       const std::string& body) const {
+  constexpr std::string_view kServed = "msg=\"operators are served\" address=unix:";
+  const std::string text = output();
+  const size_t at = text.rfind(kServed);
+  if (at == std::string::npos) return {};
+  protocol::HttpCall call;
+  call.unix_path = text.substr(at + kServed.size(), text.find('\n', at) - at - kServed.size());
+  call.method = method;
+  call.target = target;
+  call.body = body;
+  const auto result = protocol::CallHttp(call);
+  return result.ok() ? *result : protocol::HttpResult{};
+}
+
+bool LiveServer::WaitForStatus(std::string_view text) const {
+  return WaitUntil(
+      [&] { return Admin("GET", "/admin/status").body.find(text) != std::string::npos; });
 }
 
 void LiveServer::ReadOutput() {

@@ -42,7 +42,8 @@ class ProcessHandle {
 
 class LiveServer {
  public:
-  LiveServer();
+  // `programs`: the directory of skein and the programs it starts; empty: the build tree's.
+  explicit LiveServer(std::string programs = "");
   ~LiveServer();
   LiveServer(const LiveServer&) = delete;
   LiveServer& operator=(const LiveServer&) = delete;
@@ -67,6 +68,12 @@ class LiveServer {
   // Waits until the metric has the value.
   bool WaitForMetric(std::string_view name, double value) const;
 
+  // A call to the operators' socket. Status 0 when it cannot be reached.
+  protocol::HttpResult Admin(const std::string& method, const std::string& target,
+                             const std::string& body = "") const;
+  // Waits until GET /admin/status contains `text`.
+  bool WaitForStatus(std::string_view text) const;
+
   const ProcessHandle& skein() const { return skein_; }
   // The oldest process of ours that runs this program, with this argument unless it is empty; not
   // valid when there is none.
@@ -81,6 +88,7 @@ class LiveServer {
  private:
   void ReadOutput();
 
+  std::string program_;
   std::string directory_;
   ProcessHandle skein_;
   std::optional<int> exit_;

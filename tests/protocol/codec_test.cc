@@ -10,84 +10,18 @@
 #include <gtest/gtest.h>
 
 #include "protocol/base/strings.h"
+#include "tests/protocol/message_samples.h"
 
 namespace skein::protocol {
 namespace {
 
 using ::testing::HasSubstr;
-
-StepPlan SamplePlan() {
-  StepPlan plan{GroupId(1), RankId(2), Epoch(3), StepId(4), 1, {}};
-  for (uint32_t i = 0; i < 3; ++i) {
-    SequenceStep step;
-    step.sequence = SequenceId(100 + i);
-    step.slot = SlotId(i);
-    step.fresh_slot = i == 0;
-    step.first_position = i == 0 ? 0 : 77 * i;
-    for (uint32_t t = 0; t <= 5 * i; ++t) step.tokens.push_back(static_cast<int32_t>(1000 + t));
-    step.table_size_before = i;
-    for (uint32_t b = 0; b < i; ++b) step.new_blocks.push_back(BlockId(500 + b));
-    step.sample = i != 1;
-    step.sampling = {0.7F, 0.9F, 0.05F, 40, 0xdeadbeefcafeu, 5};
-    step.mode = static_cast<VerificationMode>(i);
-    step.draft_depth = i == 0 ? 5 : 0;
-    step.min_survival = 0.25F;
-    if (i == 2) step.provided_drafts = {11, 12, 13};
-    step.feed_drafter = i != 2;
-    plan.sequences.push_back(step);
-  }
-  return plan;
-}
-
-StepResult SampleResult() {
-  StepResult result;
-  result.group = GroupId(1);
-  result.rank = RankId(2);
-  result.epoch = Epoch(3);
-  result.step = StepId(4);
-  result.lane = 1;
-  result.status = StepStatus::kFailed;
-  result.message = "device lost";
-  result.device_time_us = 1234;
-  result.sequences.push_back({SequenceId(9), {}});
-  RowSummary row;
-  row.position = 42;
-  row.plain_token = 7;
-  row.argmax_token = 8;
-  row.plain_logprob = -0.25F;
-  row.argmax_logprob = -std::numeric_limits<float>::infinity();
-  row.flags = kRowNonFinite;
-  row.top = {{7, -0.25F}, {8, -1.5F}};
-  RowSummary verified = row;
-  verified.draft_token = 9;
-  verified.draft_logprob = -3.5F;
-  verified.confidence = 0.875F;
-  verified.target_probability = 0.03F;
-  verified.draft_probability = 0.5F;
-  verified.recovered_token = 10;
-  verified.recovered_logprob = -2.5F;
-  verified.residual_mass = 0.47F;
-  result.draft_time_us = 321;
-  result.sequences.push_back({SequenceId(10), {verified, row}});
-  return result;
-}
-
-std::vector<Message> AllMessages() {
-  return {SamplePlan(),
-          SampleResult(),
-          RegisterWorker{1, "0.1.0", "cpu", "hash", Incarnation(5), {64, 100, 8, 512, 4096, 5}},
-          FormGroup{GroupId(1), RankId(0), 1, Epoch(7)},
-          GroupFormed{GroupId(1), RankId(0), Epoch(7)},
-          AbortEpoch{GroupId(1), Epoch(7), "rank 0 is gone"},
-          Heartbeat{StepId(88), 2},
-          LeaseGrant{800},
-          Drain{GroupId(3)},
-          Drained{GroupId(3)},
-          Shutdown{"stopped by the operator"}};
-}
+using tests::SampleMessages;
+using tests::SamplePlan;
+using tests::SampleResult;
 
 TEST(CodecTest, EveryMessageRoundTrips) {
-  const std::vector<Message> messages = AllMessages();
+  const std::vector<Message> messages = SampleMessages();
   ASSERT_EQ(messages.size(), std::variant_size_v<Message>);
   for (size_t i = 0; i < messages.size(); ++i) {
     ASSERT_EQ(messages[i].index(), i) << "one sample of each alternative, in order";
@@ -178,18 +112,18 @@ TEST(CodecTest, TheReceiverRefusesValuesOutOfRange) {
 }
 
 TEST(CodecTest, ForeignBytesAreRefused) {
-  EXPECT_THAT(DecodeError(MessageType::kDrain, {}), HasSubstr("a body of 0 bytes"));
+  EXPECT_THAT(DecodeError(MessageType::kLeaseGrant, {}), HasSubstr("a body of 0 bytes"));
   const std::vector<std::byte> odd(12);
-  EXPECT_THAT(DecodeError(MessageType::kDrain, odd),
+  EXPECT_THAT(DecodeError(MessageType::kLeaseGrant, odd),
               HasSubstr("a body of 12 bytes; must be whole"));
   const std::vector<std::byte> huge(kBodyBytesMax + 8);
-  EXPECT_THAT(DecodeError(MessageType::kDrain, huge), HasSubstr("at most 1048448"));
-  auto bytes = EncodeMessage(Drain{GroupId(3)});
+  EXPECT_THAT(DecodeError(MessageType::kLeaseGrant, huge), HasSubstr("at most 1048448"));
+  auto bytes = EncodeMessage(LeaseGrant{3});
   EXPECT_THAT(DecodeError(static_cast<MessageType>(99), *bytes),
               HasSubstr("message type 99 is not known"));
   bytes->resize(bytes->size() + 8);
-  EXPECT_THAT(DecodeError(MessageType::kDrain, *bytes),
-              HasSubstr("Drain: bytes after the end of the message"));
+  EXPECT_THAT(DecodeError(MessageType::kLeaseGrant, *bytes),
+              HasSubstr("LeaseGrant: bytes after the end of the message"));
 }
 
 // Many list entries that all point at one long list: small on the wire, huge when followed.
@@ -253,7 +187,7 @@ TEST(CodecTest, DraftsBeyondTheirBoundsAreRefused) {
 }
 
 TEST(CodecTest, EveryTruncationIsRefused) {
-  for (const Message& message : AllMessages()) {
+  for (const Message& message : SampleMessages()) {
     const auto bytes = EncodeMessage(message);
     ASSERT_TRUE(bytes.ok());
     for (size_t size = 0; size < bytes->size(); ++size) {
@@ -266,7 +200,7 @@ TEST(CodecTest, EveryTruncationIsRefused) {
 TEST(CodecTest, EveryBitFlipEndsInAStatusOrAMessage) {
   size_t refused = 0;
   size_t changed = 0;
-  for (const Message& message : AllMessages()) {
+  for (const Message& message : SampleMessages()) {
     const auto bytes = EncodeMessage(message);
     ASSERT_TRUE(bytes.ok());
     for (size_t bit = 0; bit < bytes->size() * 8; ++bit) {
@@ -286,7 +220,7 @@ TEST(CodecTest, EveryBitFlipEndsInAStatusOrAMessage) {
 }
 
 TEST(CodecTest, BytesOfOneTypeReadAsAnotherNeverCrash) {
-  for (const Message& message : AllMessages()) {
+  for (const Message& message : SampleMessages()) {
     const auto bytes = EncodeMessage(message);
     for (uint16_t type = 0; type < 20; ++type) {
       const auto decoded = DecodeMessage(static_cast<MessageType>(type), *bytes);

@@ -72,10 +72,18 @@ class GroupHarness {
                                protocol::Epoch(epoch), GeometryOf(setup_)));
     Check("StartEpoch");
   }
-  void Abort(uint32_t group = 0, scheduler::AbortCause cause = scheduler::AbortCause::kWorkerLost) {
-    Take(scheduler_.AbortInflight(protocol::GroupId(group), cause));
+  void Abort(uint32_t group = 0, scheduler::AbortCause cause = scheduler::AbortCause::kWorkerLeft,
+             uint32_t node = 0) {
+    Take(scheduler_.AbortInflight(protocol::GroupId(group), cause, node));
     for (auto& result : pending_[group]) result.reset();
     Check("AbortInflight");
+  }
+  // The worker of the group dies in its running step.
+  void Die(uint32_t group = 0) { Abort(group, scheduler::AbortCause::kWorkerLost, group + 1); }
+  // It is known how.
+  void Settle(uint32_t group, bool own) {
+    Take(scheduler_.SettleDeath(group + 1, own));
+    Check("SettleDeath");
   }
   void Resize(uint32_t num_blocks, uint32_t max_model_len) {
     setup_.num_blocks = num_blocks;

@@ -99,7 +99,8 @@ TEST_F(WorkerActorTest, RegistersAtStart) {
   const auto& registration = std::get<protocol::RegisterWorker>(sent[0].message);
   EXPECT_EQ(registration.build, "test");
   EXPECT_EQ(registration.geometry.num_blocks, 8U);
-  EXPECT_EQ(registration.protocol_version, protocol::kProtocolVersion);
+  EXPECT_EQ(registration.protocol_major, protocol::kProtocolMajor);
+  EXPECT_EQ(registration.protocol_minor, protocol::kProtocolMinor);
 }
 
 TEST_F(WorkerActorTest, JoinsAGroupWithAnEmptyCache) {
@@ -240,29 +241,18 @@ TEST_F(WorkerActorTest, ASpareBeatsAndStaysWhileItIsAnswered) {
   EXPECT_FALSE(context_.stopped().has_value());
 }
 
-TEST_F(WorkerActorTest, DrainWaitsForThePlansThatWereSent) {
-  Form(9);
-  Plan(9, 1);
-  Plan(9, 2);
-  Receive(protocol::Drain{protocol::GroupId(3)});
-  EXPECT_EQ(context_.CountSent<protocol::Drained>(), 0U);
-  runner_->FinishOne();
-  Idle();
-  EXPECT_EQ(context_.CountSent<protocol::Drained>(), 0U);
-  runner_->FinishOne();
-  Idle();
-  ASSERT_EQ(context_.CountSent<protocol::Drained>(), 1U);
-  EXPECT_EQ(context_.Sent<protocol::Drained>()->group, protocol::GroupId(3));
-  EXPECT_TRUE(std::holds_alternative<protocol::Drained>(context_.TakeSent().back().message))
-      << "after the last result";
-  Receive(protocol::Drain{protocol::GroupId(3)});
-  EXPECT_EQ(context_.CountSent<protocol::Drained>(), 1U) << "nothing runs: at once";
-}
-
 TEST_F(WorkerActorTest, ShutdownAndSignalsStopInGoodOrder) {
   Receive(protocol::Shutdown{"rollout"});
   ASSERT_TRUE(context_.stopped().has_value());
   EXPECT_TRUE(context_.stopped()->ok());
+}
+
+TEST_F(WorkerActorTest, ARefusalEndsWithItsReason) {
+  Receive(protocol::Shutdown{"worker 1 speaks protocol 2.0", true});
+  ASSERT_TRUE(context_.stopped().has_value());
+  EXPECT_EQ(*context_.stopped(),
+            absl::FailedPreconditionError(
+                "the coordinator refused this worker: worker 1 speaks protocol 2.0"));
 }
 
 TEST_F(WorkerActorTest, ASignalStopsAtTheNextWakeUp) {

@@ -13,6 +13,7 @@
 #include "protocol/base/strings.h"
 #include "protocol/config/config.h"
 #include "worker/node/commands/bench.h"
+#include "worker/node/commands/cluster.h"
 #include "worker/node/commands/doctor.h"
 #include "worker/node/commands/serve.h"
 #include "worker/node/commands/whoholds.h"
@@ -27,6 +28,9 @@ constexpr char kUsage[] =
     "  coordinator    run skein-coordinator\n"
     "  worker         run skein-worker\n"
     "  node           run skein-node, the supervisor of one node's workers\n"
+    "  status         show groups, workers, queues and the rolling restart\n"
+    "  drain          let no new request into a group or the cluster\n"
+    "  rollout        replace the workers group by group while the cluster serves\n"
     "  doctor         probe what a start would find on this host: feature, state, reason, fix\n"
     "  whoholds       say which processes hold each GPU\n"
     "  bench          load a server over HTTP; print latencies, throughput and goodput\n"
@@ -83,6 +87,9 @@ int RunCommand(std::string_view command, std::span<const std::string> arguments)
     std::fputs(kUsage, stdout);
     return kExitOk;
   }
+  if (command == "status") return RunStatus(arguments);
+  if (command == "drain") return RunDrain(arguments);
+  if (command == "rollout") return RunRollout(arguments);
   if (command == "doctor") return RunDoctor(arguments, paths);
   if (command == "whoholds") return RunWhoholds(arguments);
   if (command == "bench") return RunBench(arguments);

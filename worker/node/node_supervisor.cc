@@ -47,6 +47,17 @@ uint64_t BootTimeFloor(ChildRole role) {
   return seconds * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
+// How a process ended, as its successor tells: 1 of its own doing, 2 from outside, 3 in order.
+int EndKind(const ChildEnd& end) {
+  if (end.signal != 0) {
+    const bool own = end.signal == SIGSEGV || end.signal == SIGABRT || end.signal == SIGBUS ||
+                     end.signal == SIGILL || end.signal == SIGFPE;
+    return own ? 1 : 2;
+  }
+  if (end.exit_code == kExitOk) return 3;
+  return end.exit_code == kExitInternal || end.exit_code == kExitRestart ? 2 : 1;
+}
+
 // Parent of a process from its stat text, or -1.
 int ParentOf(const std::string& pid) {
   const std::string text = ReadKernelFile(Concat("/proc/", pid, "/stat"));
@@ -136,6 +147,7 @@ void NodeSupervisor::StartChild(Child& child, absl::Time now) {
   start.arguments = child.spec.arguments;
   start.arguments.push_back(Concat("--supervisor-fd=", kSupervisorFd));
   start.arguments.push_back(Concat(coordinator ? "--term=" : "--incarnation=", child.counter));
+  if (!coordinator) start.arguments.push_back(Concat("--predecessor-end=", child.last_end));
   start.own_pid_namespace = !coordinator;
   start.processors = child.spec.processors;
   absl::StatusOr<ChildProcess> process = ChildProcess::Start(start, *options_.containment);
@@ -349,6 +361,7 @@ void NodeSupervisor::CollectEnds(absl::Time now) {
 
 void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   child.start_at = absl::InfiniteFuture();
+  child.last_end = EndKind(end);
   if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
   if (phase_ == Phase::kDraining && child.spec.role == ChildRole::kCoordinator) return;
   const bool refused =
@@ -360,6 +373,11 @@ void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
         .Field("end", end.Describe());
     exit_code_ = end.exit_code;
     EnterStopping(now);
+    return;
+  }
+  if (child.last_end == 3) {  // it was asked to: its successor starts at once and counts nothing
+    child.start_at = now;
+    SKEIN_LOG(kInfo, "child ended as asked, its successor starts").Field("child", child.spec.name);
     return;
   }
   const RestartPolicy::Decision decision = child.policy.OnExit(now, RandomUint64());

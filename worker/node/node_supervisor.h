@@ -72,6 +72,7 @@ class NodeSupervisor final {
     absl::Time start_at;   // when not running; InfiniteFuture: never
     uint64_t counter = 0;  // term or incarnation of the newest process
     bool was_ready = false;
+    int last_end = 0;    // --predecessor-end of the next process
     std::string line;    // output not yet ended by a newline
     std::string report;  // the same of the link
   };

@@ -183,6 +183,9 @@ int StartNode(ServePlan plan, const ProgramPaths& paths, bool with_coordinator) 
   if (with_coordinator && plan.config.transport.control_endpoint.empty()) {
     plan.config.transport.control_endpoint = Concat("ipc://", run_path, "/control");
   }
+  if (with_coordinator && plan.config.admin.listen.empty()) {
+    plan.config.admin.listen = Concat("unix:", run_path, "/admin.sock");
+  }
   const auto file = (*run)->WriteFile("node.yaml", protocol::ConfigYaml(plan.config));
   if (!file.ok()) return Fail(file.status(), kExitInternal);
   std::fputs(StartTable(plan, paths, containment->description(), FeatureSummary(features), run_path)

@@ -1,0 +1,43 @@
+#include "protocol/config/admin_address.h"
+
+#include "absl/strings/numbers.h"
+#include "protocol/base/strings.h"
+
+namespace skein::protocol {
+namespace {
+
+constexpr size_t kUnixPathBytesMax = 107;  // of sockaddr_un
+
+}  // namespace
+
+absl::StatusOr<AdminAddress> ParseAdminAddress(std::string_view text) {
+  AdminAddress address;
+  if (text.empty()) return address;
+  if (text.starts_with("unix:")) {
+    const std::string_view path = text.substr(5);
+    if (!path.starts_with('/') || path.size() > kUnixPathBytesMax) {
+      return absl::InvalidArgumentError(Concat("\"", text, "\": the path must be absolute, of ",
+                                               kUnixPathBytesMax, " bytes at most"));
+    }
+    address.unix_path = path;
+    return address;
+  }
+  const size_t colon = text.rfind(':');
+  std::string_view host = text.substr(0, colon == std::string_view::npos ? 0 : colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  uint32_t port = 0;
+  if (host.empty() || !absl::SimpleAtoi(ToAbsl(text.substr(colon + 1)), &port) || port > 65535) {
+    return absl::InvalidArgumentError(
+        Concat("\"", text, "\" is neither unix:/path nor 127.0.0.1:port"));
+  }
+  if (host != "::1" && !host.starts_with("127.")) {
+    return absl::InvalidArgumentError(
+        Concat("\"", text, "\": operators are served on this host only; give 127.0.0.1:", port,
+               " and reach it through a tunnel"));
+  }
+  address.host = host;
+  address.port = static_cast<uint16_t>(port);
+  return address;
+}
+
+}  // namespace skein::protocol

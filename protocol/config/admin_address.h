@@ -1,0 +1,24 @@
+// Where the operator listener is: a Unix socket, or a TCP port of this host. Pure, any thread.
+// Must never accept an address that other hosts reach: operators of other hosts use a tunnel.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace skein::protocol {
+
+struct AdminAddress {
+  std::string unix_path;         // empty: not a Unix socket
+  std::string host;              // of a TCP listener
+  std::optional<uint16_t> port;  // of a TCP listener
+  bool none() const { return unix_path.empty() && !port.has_value(); }
+};
+
+// "" (none), "unix:/path", "127.0.0.1:port" or "[::1]:port". InvalidArgument says what is wrong.
+absl::StatusOr<AdminAddress> ParseAdminAddress(std::string_view text);
+
+}  // namespace skein::protocol

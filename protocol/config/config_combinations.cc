@@ -1,0 +1,74 @@
+#include "protocol/config/config_combinations.h"
+
+#include "protocol/base/strings.h"
+#include "protocol/config/admin_address.h"
+#include "protocol/config/fault_list.h"
+
+namespace skein::protocol {
+namespace {
+
+bool IsLoopback(std::string_view host) { return host == "::1" || host.starts_with("127."); }
+
+void CheckOperator(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
+  const absl::StatusOr<AdminAddress> admin = ParseAdminAddress(config.admin.listen);
+  if (!admin.ok()) {
+    problems.push_back(Concat(name_of("admin.listen"), ": ", StatusText(admin.status())));
+  } else if (admin->port.has_value() && config.admin.token_file.empty()) {
+    problems.push_back(Concat(name_of("admin.token_file"),
+                              ": a TCP operator listener needs one; or listen on unix:/path"));
+  }
+  const absl::StatusOr<FaultList> faults = ParseFaults(config.worker.enable_faults);
+  if (!faults.ok()) {
+    problems.push_back(Concat(name_of("worker.enable_faults"), ": ", StatusText(faults.status())));
+  } else if (!config.worker.enable_faults.empty() && !IsLoopback(config.server.host)) {
+    problems.push_back(Concat(name_of("worker.enable_faults"), ": refused while ",
+                              name_of("server.host"), " is ", config.server.host,
+                              "; faults are for tests on 127.0.0.1"));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> CombinationProblems(const Config& config, const LoadOptions& options,
+                                             PathNamer name_of) {
+  std::vector<std::string> problems;
+  if (config.scheduler.max_num_batched_tokens < config.scheduler.max_num_seqs) {
+    problems.push_back(Concat(
+        name_of("scheduler.max_num_batched_tokens"), ": ", config.scheduler.max_num_batched_tokens,
+        " is less than ", name_of("scheduler.max_num_seqs"), " = ", config.scheduler.max_num_seqs,
+        "; each running sequence needs a token of the step: raise it"));
+  }
+  if (config.transport.heartbeat_timeout <= config.transport.heartbeat_interval) {
+    problems.push_back(Concat(name_of("transport.heartbeat_timeout"), ": must be longer than ",
+                              name_of("transport.heartbeat_interval"),
+                              "; three times it is usual"));
+  }
+  if (config.transport.lease_timeout < 3 * config.transport.heartbeat_interval) {
+    problems.push_back(Concat(name_of("transport.lease_timeout"), ": must be at least three times ",
+                              name_of("transport.heartbeat_interval")));
+  }
+  if (config.node.backoff_max < config.node.backoff_min) {
+    problems.push_back(Concat(name_of("node.backoff_max"), ": must not be shorter than ",
+                              name_of("node.backoff_min")));
+  }
+  if (config.server.head_bytes_max > config.server.body_bytes_max) {
+    problems.push_back(Concat(name_of("server.head_bytes_max"), ": must not be larger than ",
+                              name_of("server.body_bytes_max")));
+  }
+  if (config.worker.backend.empty()) {
+    problems.push_back(Concat(name_of("worker.backend"), ": is empty; name one, for example cpu"));
+  } else if (config.worker.backend == "auto" && !options.allow_auto_backend) {
+    problems.push_back(Concat(name_of("worker.backend"),
+                              ": auto is resolved by skein serve only; name one, for example cpu"));
+  }
+  const std::string& endpoint = config.transport.control_endpoint;
+  if (!endpoint.empty() && endpoint.compare(0, 6, "ipc://") != 0 &&
+      endpoint.compare(0, 6, "tcp://") != 0) {
+    problems.push_back(Concat(name_of("transport.control_endpoint"), ": \"", endpoint,
+                              "\" is neither ipc:///path nor tcp://address:port"));
+  }
+  CheckOperator(config, name_of, problems);
+  return problems;
+}
+
+}  // namespace skein::protocol

@@ -1,0 +1,69 @@
+// Steps in flight by group: age, deadline, and what the end of an epoch forgets.
+#include "coordinator/step_watch.h"
+
+#include <gtest/gtest.h>
+
+namespace skein::coordinator {
+namespace {
+
+using protocol::GroupId;
+
+class StepWatchTest : public ::testing::Test {
+ protected:
+  static scheduler::SchedulerLimits Limits() {
+    scheduler::SchedulerLimits limits;
+    limits.max_num_seqs = 4;
+    limits.max_num_batched_tokens = 64;
+    return limits;
+  }
+  void Plan(uint32_t group, size_t tokens) {
+    protocol::StepPlan plan;
+    plan.group = GroupId(group);
+    plan.sequences.emplace_back().tokens.assign(tokens, 5);
+    watch_.Planned(plan, now_);
+  }
+  void Commit(uint32_t group, uint64_t device_us) {
+    protocol::StepResult result;
+    result.group = GroupId(group);
+    result.sequences.emplace_back();
+    result.device_time_us = device_us;
+    watch_.Committed(result, now_);
+  }
+
+  protocol::MetricsRegistry registry_{{}};
+  CoordinatorMetrics metrics_{registry_, 2, 0};
+  StepWatch watch_{Limits(), 2, metrics_};
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+};
+
+TEST_F(StepWatchTest, AStepIsOverdueByWhatEarlierOnesTook) {
+  EXPECT_FALSE(watch_.Age(GroupId(0), now_).has_value());
+  Plan(0, 1);
+  now_ += absl::Seconds(59);
+  EXPECT_FALSE(watch_.Overdue(GroupId(0), now_)) << "nothing is known of this group";
+  Commit(0, 100);
+  for (int step = 0; step < 100; ++step) {
+    Plan(0, 1);
+    now_ += absl::Milliseconds(5);
+    Commit(0, 100);
+  }
+  Plan(0, 1);
+  now_ += absl::Milliseconds(2100);
+  EXPECT_EQ(watch_.Age(GroupId(0), now_), absl::Milliseconds(2100));
+  EXPECT_TRUE(watch_.Overdue(GroupId(0), now_));
+  EXPECT_FALSE(watch_.Overdue(GroupId(1), now_));
+  watch_.Forget(GroupId(0));
+  EXPECT_FALSE(watch_.Overdue(GroupId(0), now_));
+}
+
+TEST_F(StepWatchTest, LearnsCapacityFromStepsOfPrompt) {
+  Plan(0, 1);
+  Commit(0, 1000);
+  EXPECT_EQ(watch_.prefill_rate(), 0) << "decoding says nothing";
+  Plan(0, 64);
+  Commit(0, 32'000);
+  EXPECT_DOUBLE_EQ(watch_.prefill_rate(), 2000);
+}
+
+}  // namespace
+}  // namespace skein::coordinator

@@ -1,0 +1,47 @@
+// Keys that contradict each other: the operator listener and planted faults. The other
+// combinations are in config_test, with the files that cause them.
+#include "protocol/config/config_combinations.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace skein::protocol {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<std::string> Problems(const Config& config) {
+  LoadOptions options;
+  options.allow_auto_backend = true;
+  return CombinationProblems(config, options,
+                             [](std::string_view path) { return std::string(path); });
+}
+
+TEST(ConfigCombinationsTest, TheDefaultsAgree) { EXPECT_THAT(Problems(Config()), IsEmpty()); }
+
+TEST(ConfigCombinationsTest, ATcpListenerForOperatorsNeedsACredential) {
+  Config config;
+  config.admin.listen = "127.0.0.1:9000";
+  EXPECT_THAT(Problems(config),
+              ElementsAre("admin.token_file: a TCP operator listener needs one; or listen on "
+                          "unix:/path"));
+  config.admin.token_file = "/etc/skein/token";
+  EXPECT_THAT(Problems(config), IsEmpty());
+  config.admin.listen = "anywhere";
+  EXPECT_THAT(Problems(config),
+              ElementsAre("admin.listen: \"anywhere\" is neither unix:/path nor 127.0.0.1:port"));
+}
+
+TEST(ConfigCombinationsTest, FaultsAreForLoopbackAlone) {
+  Config config;
+  config.worker.enable_faults = "abort_on_token:5";
+  EXPECT_THAT(Problems(config), IsEmpty());
+  config.server.host = "0.0.0.0";
+  EXPECT_THAT(Problems(config),
+              ElementsAre("worker.enable_faults: refused while server.host is 0.0.0.0; faults are "
+                          "for tests on 127.0.0.1"));
+}
+
+}  // namespace
+}  // namespace skein::protocol

@@ -1,0 +1,98 @@
+#include "tests/protocol/message_samples.h"
+
+#include <limits>
+
+namespace skein::tests {
+
+using namespace protocol;  // every type below is one of the wire
+
+StepPlan SamplePlan() {
+  StepPlan plan{GroupId(1), RankId(2), Epoch(3), StepId(4), 1, {}};
+  for (uint32_t i = 0; i < 3; ++i) {
+    SequenceStep step;
+    step.sequence = SequenceId(100 + i);
+    step.slot = SlotId(i);
+    step.fresh_slot = i == 0;
+    step.first_position = i == 0 ? 0 : 77 * i;
+    for (uint32_t t = 0; t <= 5 * i; ++t) step.tokens.push_back(static_cast<int32_t>(1000 + t));
+    step.table_size_before = i;
+    for (uint32_t b = 0; b < i; ++b) step.new_blocks.push_back(BlockId(500 + b));
+    step.sample = i != 1;
+    step.sampling = {0.7F, 0.9F, 0.05F, 40, 0xdeadbeefcafeu, 5};
+    step.mode = static_cast<VerificationMode>(i);
+    step.draft_depth = i == 0 ? 5 : 0;
+    step.min_survival = 0.25F;
+    if (i == 2) step.provided_drafts = {11, 12, 13};
+    step.feed_drafter = i != 2;
+    plan.sequences.push_back(step);
+  }
+  return plan;
+}
+
+StepResult SampleResult() {
+  StepResult result;
+  result.group = GroupId(1);
+  result.rank = RankId(2);
+  result.epoch = Epoch(3);
+  result.step = StepId(4);
+  result.lane = 1;
+  result.status = StepStatus::kFailed;
+  result.message = "device lost";
+  result.device_time_us = 1234;
+  result.sequences.push_back({SequenceId(9), {}});
+  RowSummary row;
+  row.position = 42;
+  row.plain_token = 7;
+  row.argmax_token = 8;
+  row.plain_logprob = -0.25F;
+  row.argmax_logprob = -std::numeric_limits<float>::infinity();
+  row.flags = kRowNonFinite;
+  row.top = {{7, -0.25F}, {8, -1.5F}};
+  RowSummary verified = row;
+  verified.draft_token = 9;
+  verified.draft_logprob = -3.5F;
+  verified.confidence = 0.875F;
+  verified.target_probability = 0.03F;
+  verified.draft_probability = 0.5F;
+  verified.recovered_token = 10;
+  verified.recovered_logprob = -2.5F;
+  verified.residual_mass = 0.47F;
+  result.draft_time_us = 321;
+  result.sequences.push_back({SequenceId(10), {verified, row}});
+  return result;
+}
+
+namespace {
+
+RegisterWorker SampleRegistration() {
+  RegisterWorker registration;
+  registration.protocol_major = 1;
+  registration.protocol_minor = 1;
+  registration.build = "0.1.0";
+  registration.backend = "cpu";
+  registration.model = "hash";
+  registration.incarnation = Incarnation(5);
+  registration.geometry = {64, 100, 8, 512, 4096, 5};
+  registration.tokenizer = "vocabulary";
+  registration.cache_layout = "layout";
+  registration.numerics = "cpu";
+  registration.features = {"drafts", "other"};
+  registration.predecessor_end = PredecessorEnd::kOutside;
+  return registration;
+}
+
+}  // namespace
+
+std::vector<Message> SampleMessages() {
+  return {SamplePlan(),
+          SampleResult(),
+          SampleRegistration(),
+          FormGroup{GroupId(1), RankId(0), 1, Epoch(7)},
+          GroupFormed{GroupId(1), RankId(0), Epoch(7)},
+          AbortEpoch{GroupId(1), Epoch(7), "rank 0 is gone"},
+          Heartbeat{StepId(88), 2},
+          LeaseGrant{800},
+          Shutdown{"stopped by the operator", true}};
+}
+
+}  // namespace skein::tests

@@ -1,0 +1,67 @@
+// Marks of one sequence by example.
+#include "scheduler/suspicion.h"
+
+#include <gtest/gtest.h>
+
+namespace skein::scheduler {
+namespace {
+
+TEST(SuspicionTest, TwoMarksAreProbationAndAThirdTheVerdict) {
+  Suspicion suspicion;
+  suspicion.Mark(1, 10);
+  EXPECT_TRUE(suspicion.marked());
+  EXPECT_FALSE(suspicion.on_probation());
+  suspicion.Settle(1, true);
+  suspicion.Mark(2, 10);
+  EXPECT_TRUE(suspicion.on_probation()) << "unsettled marks count";
+  suspicion.Settle(2, true);
+  EXPECT_FALSE(suspicion.held());
+  suspicion.Mark(1, 10);
+  EXPECT_TRUE(suspicion.held());
+  EXPECT_FALSE(suspicion.condemned());
+  suspicion.Settle(1, true);
+  EXPECT_TRUE(suspicion.condemned());
+  EXPECT_EQ(suspicion.counted_replays(), 2U) << "probation is not counted";
+}
+
+TEST(SuspicionTest, DeathsFromOutsideLeaveNothing) {
+  Suspicion suspicion;
+  for (uint32_t node = 1; node <= 5; ++node) {
+    suspicion.Mark(node, 10);
+    suspicion.Settle(node, false);
+  }
+  EXPECT_FALSE(suspicion.marked());
+  EXPECT_EQ(suspicion.counted_replays(), 0U);
+  suspicion.Settle(3, true);
+  EXPECT_FALSE(suspicion.marked()) << "it was settled before";
+}
+
+TEST(SuspicionTest, AThirdMarkFromOutsideGoesBackToProbation) {
+  Suspicion suspicion;
+  suspicion.Mark(1, 10);
+  suspicion.Settle(1, true);
+  suspicion.Mark(2, 10);
+  suspicion.Settle(2, true);
+  suspicion.Mark(1, 10);
+  suspicion.Settle(1, false);
+  EXPECT_TRUE(suspicion.on_probation());
+  EXPECT_FALSE(suspicion.held());
+  EXPECT_FALSE(suspicion.condemned());
+}
+
+TEST(SuspicionTest, EightStepsPastTheDeathsClear) {
+  Suspicion suspicion;
+  suspicion.Mark(1, 20);
+  suspicion.Mark(2, 12);
+  for (uint32_t step = 0; step < 50; ++step) suspicion.Survive(19);
+  EXPECT_TRUE(suspicion.on_probation()) << "replay up to the position proves nothing";
+  for (uint32_t step = 0; step < kStepsToClear - 1; ++step) suspicion.Survive(20 + step);
+  EXPECT_TRUE(suspicion.on_probation());
+  suspicion.Survive(40);
+  EXPECT_FALSE(suspicion.marked());
+  suspicion.Settle(1, true);
+  EXPECT_FALSE(suspicion.marked()) << "what it survived it did not cause";
+}
+
+}  // namespace
+}  // namespace skein::scheduler

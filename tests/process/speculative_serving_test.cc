@@ -232,8 +232,10 @@ TEST(SpeculativeServingTest, TheStartNamesWhatDraftsAndUsageCounts) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady({"--speculative-config",
                                  R"({"method": "dspark", "num_speculative_tokens": 3})",
-                                 "--speculation-depth", "fixed"}))
+                                 "--speculation-depth", "fixed", "--speculation-tap-side",
+                                 "leaving"}))
       << server.output();
+  EXPECT_THAT(server.output(), HasSubstr(" draft_taps=leaving"));
   EXPECT_THAT(
       server.output(),
       HasSubstr("  speculation  dspark, at most 3 drafts a sequence and step, fixed depth\n"));

@@ -39,7 +39,6 @@ FinishReason ReasonOf(scheduler::EndReason reason) {
 void AddWork(const scheduler::SequenceDelta& from, TokenDelta& to) {
   to.num_steps = from.num_steps;
   to.num_draft_tokens = from.num_draft_tokens;
-  to.num_accepted_draft_tokens = from.num_accepted_tokens;
 }
 
 TokenDelta ErrorDelta(const absl::Status& error) {
@@ -374,7 +373,7 @@ void ControlLoop::Deliver(protocol::GroupId group, const scheduler::SequenceDelt
   AddWork(delta, out);
   out.tokens.reserve(delta.num_tokens);
   for (scheduler::CommittedToken& token : commit_.TokensOf(delta)) {
-    out.tokens.push_back({token.token, token.logprob, std::move(token.top)});
+    out.tokens.push_back({token.token, token.logprob, std::move(token.top), token.drafted});
   }
   const double waited = absl::ToDoubleSeconds(now - request.last_token);
   const auto count = static_cast<double>(delta.num_tokens);

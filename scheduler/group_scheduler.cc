@@ -436,7 +436,6 @@ void GroupScheduler::ObserveDrafts(Sequence& sequence, std::span<const RowSummar
   for (size_t i = 0; i < drafts; ++i) confidences[i] = rows[i].confidence;
   speculation_.ObserveDrafts(std::span(confidences).first(drafts), num_accepted, sequence.drafts);
   sequence.num_draft_tokens += drafts;
-  sequence.num_accepted_tokens += num_accepted;
   ++counters_.drafts;
   counters_.draft_tokens += drafts;
   counters_.accepted.resize(std::max<size_t>(counters_.accepted.size(), drafts));
@@ -466,7 +465,9 @@ void GroupScheduler::AppendTokens(Sequence& sequence, const protocol::Verificati
     }
     sequence.tokens.push_back(token);
     ++delta.num_tokens;
-    commit.tokens.push_back({token, draft ? DraftLogprob(row, mode) : outcome.logprob, row.top});
+    sequence.num_accepted_tokens += draft ? 1 : 0;
+    commit.tokens.push_back(
+        {token, draft ? DraftLogprob(row, mode) : outcome.logprob, row.top, draft});
     delta.ended = EndOf(sequence, geometry_.max_model_len);
   }
 }

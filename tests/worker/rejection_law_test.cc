@@ -224,8 +224,7 @@ TEST(RejectionLawOfTheModel, KeepsTheJointOfTwoTokensAndNoticesErrors) {
     EXPECT_GT(PValue(law, trials.Count(Plant::kNone, seed)), 0.001) << "set " << set;
     for (const Plant plant : {Plant::kRowOffByOne, Plant::kResidualIsTarget,
                               Plant::kRecoveredOfNextRow, Plant::kLookAhead}) {
-      const bool tries = !caught.contains(plant) && set % 4 == 0;
-      if (tries && PValue(law, trials.Count(plant, seed)) <= 0.001) caught[plant] = set;
+      if(set%4==0) std::cout<<set<<" plant "<<(int)plant<<" p "<<PValue(law, trials.Count(plant, seed))<<"\n";
     }
   }
   EXPECT_EQ(caught.size(), 4u) << "a planted error went unnoticed";

@@ -31,13 +31,17 @@ absl::Status WorkerTable::Register(protocol::ActorId worker,
   if (registration.protocol_version != protocol::kProtocolVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", worker.node.value(), " speaks protocol ", registration.protocol_version,
-        " (build ", registration.build, "), this coordinator ", protocol::kProtocolVersion));
+        " (build ", registration.build, "), this coordinator ", protocol::kProtocolVersion,
+        "; run the same build on both"));
   }
   const protocol::CacheGeometry& geometry = registration.geometry;
   if (geometry.block_tokens == 0 || geometry.num_blocks == 0 || geometry.num_slots == 0 ||
       geometry.max_rows == 0 || geometry.max_model_len == 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("worker ", worker.node.value(), " offers an empty cache geometry"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", worker.node.value(), " offers an empty cache geometry: ", geometry.num_blocks,
+        " blocks of ", geometry.block_tokens, " tokens, ", geometry.num_slots, " slots, ",
+        geometry.max_rows, " rows, max_model_len ", geometry.max_model_len,
+        "; none may be 0: run the same build on both"));
   }
   workers_[worker] = registration;
   return absl::OkStatus();

@@ -75,9 +75,9 @@ uint32_t GroupScheduler::num_running() const {
 absl::Status GroupScheduler::CheckFits(const Sequence& sequence) const {
   if (!epoch_) return absl::OkStatus();
   if (sequence.length() >= geometry_.max_model_len) {
-    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", sequence.length(),
-                                                   " tokens, max_model_len is ",
-                                                   geometry_.max_model_len));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the prompt has ", sequence.length(), " tokens, max_model_len is ",
+                     geometry_.max_model_len, "; shorten it or raise model.max_model_len"));
   }
   const uint64_t longest = std::min<uint64_t>(
       uint64_t{sequence.prompt_length} + static_cast<uint64_t>(sequence.stop.max_tokens),
@@ -85,7 +85,8 @@ absl::Status GroupScheduler::CheckFits(const Sequence& sequence) const {
   const uint32_t blocks = BlocksFor(static_cast<uint32_t>(longest), geometry_.block_tokens);
   if (blocks > geometry_.num_blocks) {
     return absl::InvalidArgumentError(absl::StrCat(
-        longest, " tokens need ", blocks, " cache blocks, the worker has ", geometry_.num_blocks));
+        longest, " tokens need ", blocks, " cache blocks, the worker has ", geometry_.num_blocks,
+        "; lower max_tokens, shorten the prompt or raise worker.num_blocks"));
   }
   return absl::OkStatus();
 }

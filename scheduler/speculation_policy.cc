@@ -17,11 +17,24 @@ constexpr double kHistoryPrior = 4;          // drafts that a sequence's own his
 constexpr double kCostWeight = 1.0 / 8;      // of one measurement
 constexpr double kCostRatioMax = 3;          // a slower measurement counts as so much slower
 constexpr double kGainMin = 1.02;            // drafting must promise this much over none
-// Without a draft for so many steps, a few steps try again: the text may have become easier.
+// Without a draft for so many steps, a few steps try again: the text may have become easier. Each
+// attempt in vain doubles the wait.
 constexpr uint32_t kStepsUntilProbe = 1024;
+constexpr uint32_t kStepsUntilProbeMax = 16'384;
 constexpr uint32_t kProbeSteps = 8;
-// The drafter is fed for so long after the last draft.
+constexpr uint32_t kProbeDepth = 2;
+constexpr uint32_t kProbeSequences = 8;
+// All attempts together take at most this share of the measured time.
+constexpr double kProbeShare = 0.005;
+// What feeding the drafter adds to a step, for the account of the attempts.
+constexpr double kFeedShare = 0.05;
+// The drafter is fed for so long before an attempt, and after the last draft for so many steps for
+// each that drafted, up to the same bound.
 constexpr uint32_t kStepsFed = 32;
+constexpr uint32_t kStepsFedEach = 4;
+// A step drafts for so many times more sequences than any before: what was never measured is
+// approached, so that a dear surprise is a small one.
+constexpr uint32_t kGrowth = 4;
 // Chances are told apart to a thousandth: ranking is then a matter of counting.
 constexpr size_t kSurvivalLevels = 1024;
 // Numbers of drafts whose throughput is compared; all of them while there are no more.
@@ -67,7 +80,10 @@ double CostCurve::At(uint32_t size) const {
 }
 
 SpeculationPolicy::SpeculationPolicy(const SpeculationSettings& settings)
-    : settings_(settings), position_rate_(settings.max_depth, kPriorAcceptance) {}
+    : settings_(settings),
+      position_rate_(settings.max_depth, kPriorAcceptance),
+      steps_fed_(kStepsFed),
+      steps_until_probe_(kStepsUntilProbe) {}
 
 // All drafts that may be made, the likeliest to be reached and accepted first. Survival falls with
 // the index, so a sequence's drafts come in their order.
@@ -75,7 +91,8 @@ void SpeculationPolicy::Rank(std::span<const Candidate> candidates) {
   drafts_.clear();
   for (uint32_t i = 0; i < candidates.size(); ++i) {
     double survival = 1;
-    const uint32_t depth = std::min(candidates[i].depth_max, settings_.max_depth);
+    const uint32_t depth = std::min(
+        {candidates[i].depth_max, settings_.max_depth, drafted_max_ > 0 ? kDepthMax : kProbeDepth});
     const double own = OwnFactor(candidates[i].history);
     for (uint32_t index = 0; index < depth; ++index) {
       survival *= Bounded(position_rate_[index] * own);
@@ -111,10 +128,11 @@ uint32_t SpeculationPolicy::BestCount(uint32_t rows, uint32_t tokens, size_t num
   double needed = *throughput * kGainMin;
   const auto all = static_cast<uint32_t>(ranked_.size());
   const uint32_t stride = (all + kCountsTried - 1) / kCountsTried;
+  const uint32_t most = std::max(1u, kGrowth * drafted_max_);
   for (uint32_t count = 1; count <= all; ++count) {
     const Draft& draft = ranked_[count - 1];
     expected += static_cast<double>(draft.survival);
-    if (depths_[draft.candidate]++ == 0) ++num_drafted;
+    if (depths_[draft.candidate]++ == 0 && ++num_drafted > most) break;
     if (count % stride != 0 && count != all) continue;
     const double time = forward_.At(rows + count) + draft_.At(num_drafted);
     if (expected / std::max(1.0, time) > needed) {
@@ -125,14 +143,35 @@ uint32_t SpeculationPolicy::BestCount(uint32_t rows, uint32_t tokens, size_t num
   return best;
 }
 
-// True in the few steps that draft although it does not seem to pay.
-bool SpeculationPolicy::Probes() {
-  if (probe_steps_left_ == 0 && steps_without_draft_ >= kStepsUntilProbe) {
-    probe_steps_left_ = kProbeSteps;
-  }
-  if (probe_steps_left_ == 0) return false;
+// Begins an attempt if it is due and within its share of time, and charges its estimated time.
+void SpeculationPolicy::MayBeginProbe(uint32_t rows, uint32_t num_sequences) {
+  if (probe_steps_left_ > 0 || steps_without_draft_ < steps_until_probe_) return;
+  const uint32_t drafted = std::min(num_sequences, kProbeSequences);
+  const double plain = forward_.At(rows);
+  const double step = forward_.At(rows + drafted * kProbeDepth) - plain + draft_.At(drafted);
+  const double cost = kProbeSteps * step + kStepsFed * kFeedShare * plain;
+  if (probe_us_ + cost > kProbeShare * total_us_) return;
+  probe_us_ += cost;
+  probe_steps_left_ = kStepsFed + kProbeSteps;
+}
+
+// A step for which drafting does not seem to pay: none, or the few drafts of an attempt.
+void SpeculationPolicy::Rest(std::span<const Candidate> candidates, uint32_t rows, Choice& choice) {
+  if (steps_without_draft_ == steps_fed_) steps_fed_ = 0;
+  ++steps_without_draft_;
+  MayBeginProbe(rows, static_cast<uint32_t>(candidates.size()));
+  if (probe_steps_left_ == 0) return;
   --probe_steps_left_;
-  return true;
+  if (probe_steps_left_ >= kProbeSteps) return;  // the drafter is fed first
+  uint32_t left = kProbeSequences;
+  for (size_t i = 0; i < candidates.size() && left > 0; ++i) {
+    choice.depths[i] = std::min({candidates[i].depth_max, settings_.max_depth, kProbeDepth});
+    left -= choice.depths[i] > 0 ? 1 : 0;
+  }
+  if (probe_steps_left_ > 0) return;
+  steps_without_draft_ = 0;
+  steps_fed_ = 0;
+  steps_until_probe_ = std::min(2 * steps_until_probe_, kStepsUntilProbeMax);
 }
 
 SpeculationPolicy::Choice SpeculationPolicy::Choose(std::span<const Candidate> candidates,
@@ -158,18 +197,15 @@ SpeculationPolicy::Choice SpeculationPolicy::Choose(std::span<const Candidate> c
     const double row_cost = forward_.At(rows + count) - forward_.At(rows + count - 1);
     choice.min_survival = static_cast<float>(
         std::clamp(row_cost * throughput * promised_ / std::max(kept_, kRateMin), 0.0, 1.0));
+    steps_fed_ =
+        drafted_max_ == 0 ? kStepsFedEach : std::min(steps_fed_ + kStepsFedEach, kStepsFed);
     steps_without_draft_ = 0;
+    probe_steps_left_ = 0;
+    steps_until_probe_ = kStepsUntilProbe;
   } else if (!candidates.empty()) {
-    ++steps_without_draft_;
-    if (Probes()) {
-      for (size_t i = 0; i < candidates.size(); ++i) {
-        choice.depths[i] = std::min({candidates[i].depth_max, settings_.max_depth, 2u});
-      }
-      if (probe_steps_left_ == 0) steps_without_draft_ = 0;
-    }
+    Rest(candidates, rows, choice);
   }
-  choice.feed_drafter = steps_without_draft_ < kStepsFed || probe_steps_left_ > 0 ||
-                        steps_without_draft_ + kStepsFed > kStepsUntilProbe;
+  choice.feed_drafter = steps_without_draft_ < steps_fed_ || probe_steps_left_ > 0;
   return choice;
 }
 
@@ -178,6 +214,8 @@ void SpeculationPolicy::ObserveStep(const StepCost& cost) {
   const uint64_t draft_us = std::min(cost.draft_time_us, cost.device_time_us);
   forward_.Observe(cost.rows, static_cast<double>(cost.device_time_us - draft_us));
   if (cost.num_drafted > 0) draft_.Observe(cost.num_drafted, static_cast<double>(draft_us));
+  drafted_max_ = std::max(drafted_max_, cost.num_drafted);
+  total_us_ += static_cast<double>(cost.device_time_us);
 }
 
 void SpeculationPolicy::ObserveDrafts(std::span<const float> confidences, uint32_t num_accepted,

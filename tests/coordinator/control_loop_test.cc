@@ -162,7 +162,9 @@ TEST_F(ControlLoopTest, AWorkerOfAnotherProtocolIsSentAway) {
   Receive(Worker(1), Epoch(0), registration);
   const auto shutdown = context_.Sent<protocol::Shutdown>();
   ASSERT_TRUE(shutdown.has_value());
-  EXPECT_EQ(shutdown->reason, "worker 1 speaks protocol 9 (build 9.9), this coordinator 1");
+  EXPECT_EQ(
+      shutdown->reason,
+      "worker 1 speaks protocol 9 (build 9.9), this coordinator 1; run the same build on both");
   EXPECT_FALSE(context_.Sent<protocol::FormGroup>().has_value());
 }
 
@@ -234,7 +236,9 @@ TEST_F(ControlLoopTest, WhatCannotRunGetsAnErrorDelta) {
   const auto client = Submit(7, std::vector<int32_t>(40, 3), StopAt(1));
   Idle();
   EXPECT_EQ(client->last.finish, FinishReason::kError);
-  EXPECT_EQ(client->last.error.message(), "the prompt has 40 tokens, max_model_len is 32");
+  EXPECT_EQ(
+      client->last.error.message(),
+      "the prompt has 40 tokens, max_model_len is 32; shorten it or raise model.max_model_len");
   EXPECT_EQ(door_.waiting_requests(), 0U);
 }
 
@@ -532,8 +536,7 @@ TEST_F(SpeculativeLoopTest, CountsDraftsByPosition) {
   RunAll();
   EXPECT_GT(counts().drafts.value(), 2);
   EXPECT_EQ(counts().draft_tokens.value(), static_cast<double>(client->last.num_draft_tokens));
-  EXPECT_EQ(counts().accepted_tokens.value(),
-            static_cast<double>(client->num_drafted));
+  EXPECT_EQ(counts().accepted_tokens.value(), static_cast<double>(client->num_drafted));
   ASSERT_EQ(counts().accepted_at.size(), 5u);
   double sum = 0;
   for (const protocol::Counter& position : counts().accepted_at) sum += position.value();

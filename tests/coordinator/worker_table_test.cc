@@ -25,7 +25,9 @@ TEST(WorkerTable, RefusesAnotherProtocolWithBothVersions) {
   registration.protocol_version = protocol::kProtocolVersion + 6;
   const absl::Status status = table.Register(Worker(3), registration);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(status.message(), "worker 3 speaks protocol 7 (build 0.1.0), this coordinator 1");
+  EXPECT_EQ(
+      status.message(),
+      "worker 3 speaks protocol 7 (build 0.1.0), this coordinator 1; run the same build on both");
   EXPECT_EQ(table.num_workers(), 0U);
 }
 
@@ -36,8 +38,9 @@ TEST(WorkerTable, RefusesAnEmptyGeometry) {
     WorkerTable table(protocol::Term(1), 1);
     protocol::RegisterWorker registration = Registration();
     registration.geometry.*field = 0;
-    EXPECT_EQ(table.Register(Worker(1), registration).message(),
-              "worker 1 offers an empty cache geometry");
+    EXPECT_THAT(std::string(table.Register(Worker(1), registration).message()),
+                ::testing::MatchesRegex("worker 1 offers an empty cache geometry: .*[ ]0[ ,;].*; "
+                                        "none may be 0: run the same build on both"));
   }
 }
 

@@ -12,6 +12,7 @@ constexpr double kPriorRate = 0.7;  // of acceptance, before anything was measur
 constexpr double kRateMin = 0.02;   // of a draft once it is reached
 constexpr double kRateMax = 0.98;
 constexpr double kRateWeight = 1.0 / 64;     // of one draft in an average over all sequences
+constexpr double kRatePrior = 4;             // drafts that the first measured ones must outweigh
 constexpr double kHistoryDecay = 15.0 / 16;  // of what a sequence's earlier steps say
 constexpr double kHistoryPrior = 4;          // drafts that a sequence's own history must outweigh
 constexpr double kCostWeight = 1.0 / 8;      // of one measurement
@@ -82,6 +83,7 @@ double CostCurve::At(uint32_t size) const {
 SpeculationPolicy::SpeculationPolicy(const SpeculationSettings& settings)
     : settings_(settings),
       position_rate_(settings.max_depth, kPriorAcceptance),
+      position_seen_(settings.max_depth, 0),
       steps_fed_(kStepsFed),
       steps_until_probe_(kStepsUntilProbe) {}
 
@@ -128,11 +130,10 @@ uint32_t SpeculationPolicy::BestCount(uint32_t rows, uint32_t tokens, size_t num
   double needed = *throughput * kGainMin;
   const auto all = static_cast<uint32_t>(ranked_.size());
   const uint32_t stride = (all + kCountsTried - 1) / kCountsTried;
-  const uint32_t most = std::max(1u, kGrowth * drafted_max_);
   for (uint32_t count = 1; count <= all; ++count) {
     const Draft& draft = ranked_[count - 1];
     expected += static_cast<double>(draft.survival);
-    if (depths_[draft.candidate]++ == 0 && ++num_drafted > most) break;
+    if (depths_[draft.candidate]++ == 0) ++num_drafted;
     if (count % stride != 0 && count != all) continue;
     const double time = forward_.At(rows + count) + draft_.At(num_drafted);
     if (expected / std::max(1.0, time) > needed) {
@@ -141,6 +142,22 @@ uint32_t SpeculationPolicy::BestCount(uint32_t rows, uint32_t tokens, size_t num
     }
   }
   return best;
+}
+
+// The first `count` drafts of the ranking become the choice, those of as many sequences as the
+// measurements allow; returns how many did.
+uint32_t SpeculationPolicy::Take(uint32_t count, Choice& choice) const {
+  const uint32_t most = std::max(1u, kGrowth * drafted_max_);
+  uint32_t drafted = 0;
+  uint32_t taken = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    uint32_t& depth = choice.depths[ranked_[i].candidate];
+    if (depth == 0 && drafted == most) continue;
+    drafted += depth == 0 ? 1 : 0;
+    ++depth;
+    ++taken;
+  }
+  return taken;
 }
 
 // Begins an attempt if it is due and within its share of time, and charges its estimated time.
@@ -191,10 +208,10 @@ SpeculationPolicy::Choice SpeculationPolicy::Choose(std::span<const Candidate> c
   const uint32_t rows = tokens + other_rows;
   double throughput = 0;
   const uint32_t count = BestCount(rows, tokens, candidates.size(), &throughput);
-  for (uint32_t i = 0; i < count; ++i) ++choice.depths[ranked_[i].candidate];
-  if (count > 0) {
+  const uint32_t taken = Take(count, choice);
+  if (taken > 0) {
     // Once drafted, a row pays if its chance exceeds what its time would earn elsewhere.
-    const double row_cost = forward_.At(rows + count) - forward_.At(rows + count - 1);
+    const double row_cost = forward_.At(rows + taken) - forward_.At(rows + taken - 1);
     choice.min_survival = static_cast<float>(
         std::clamp(row_cost * throughput * promised_ / std::max(kept_, kRateMin), 0.0, 1.0));
     steps_fed_ =
@@ -230,7 +247,9 @@ void SpeculationPolicy::ObserveDrafts(std::span<const float> confidences, uint32
     history.accepted += outcome;
     kept_ += kRateWeight * (outcome - kept_);
     promised_ += kRateWeight * (static_cast<double>(confidences[index]) - promised_);
-    position_rate_[index] += kRateWeight * (outcome - position_rate_[index]);
+    // The first drafts count by their number, so that the prior is soon forgotten.
+    const double seen = kRatePrior + ++position_seen_[index];
+    position_rate_[index] += std::max(kRateWeight, 1 / seen) * (outcome - position_rate_[index]);
     if (!accepted) break;  // later ones were not reached
   }
 }

@@ -93,11 +93,13 @@ class SpeculationPolicy {
   void Rank(std::span<const Candidate> candidates);
   void SortBySurvival();
   uint32_t BestCount(uint32_t rows, uint32_t tokens, size_t num_candidates, double* throughput);
+  uint32_t Take(uint32_t count, Choice& choice) const;
   void MayBeginProbe(uint32_t rows, uint32_t num_sequences);
   void Rest(std::span<const Candidate> candidates, uint32_t rows, Choice& choice);
 
   const SpeculationSettings settings_;
   std::vector<double> position_rate_;  // acceptance by draft index, over all sequences
+  std::vector<double> position_seen_;  // drafts that were reached, by index
   // Of all reached drafts, averaged: the share that was kept and what the head promised.
   double kept_ = kPriorAcceptance;
   double promised_ = kPriorAcceptance;

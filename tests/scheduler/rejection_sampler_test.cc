@@ -399,7 +399,7 @@ World TellingWorld(int seed) {
     world.target[row][0] = 0.9F;
     world.draft[row][0] = 2;
   }
-  world.sampling.temperature = seed % 2 == 0 ? 1.0F : 0.8F;
+  world.sampling.temperature = seed % 2 == 0 ? 1.0F : 1.25F;
   world.sampling.top_k = 3;
   if (seed % 4 == 2) world.sampling.top_p = 0.9F;
   if (seed % 4 == 3) world.sampling.min_p = 0.05F;

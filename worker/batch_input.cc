@@ -154,6 +154,15 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
     return refuse(absl::StrCat("num_top_logprobs is ", step.sampling.num_top_logprobs, ", at most ",
                                limits_.max_top));
   }
+  SKEIN_RETURN_IF_ERROR(CheckIds(step));
+  return CheckDrafts(step);
+}
+
+// Blocks and tokens that the worker has.
+absl::Status BatchInput::CheckIds(const SequenceStep& step) const {
+  auto refuse = [&](std::string text) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence ", step.sequence.value(), ": ", text));
+  };
   for (protocol::BlockId block : step.new_blocks) {
     if (block.value() >= static_cast<uint32_t>(num_blocks_)) {
       return refuse(absl::StrCat("block ", block.value(), " does not exist; the worker has ",
@@ -165,7 +174,7 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
       return refuse(absl::StrCat("token ", token, ", the vocabulary has ", spec_.vocab));
     }
   }
-  return CheckDrafts(step);
+  return absl::OkStatus();
 }
 
 absl::Status BatchInput::Check(const StepPlan& plan) const {

@@ -1,6 +1,7 @@
 // Registration, the choice of a member, epochs that never repeat.
 #include "coordinator/worker_table.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace skein::coordinator {

@@ -252,7 +252,8 @@ TEST_F(BatchInputTest, EveryRefusalLeavesTheStateAsItWas) {
     const char* text;
   };
   const std::vector<Case> cases = {
-      {[](SequenceStep& s) { s.slot = protocol::SlotId(4); }, "sequence 2: slot 4 does not exist; the worker has 4, numbered from 0"},
+      {[](SequenceStep& s) { s.slot = protocol::SlotId(4); },
+       "sequence 2: slot 4 does not exist; the worker has 4, numbered from 0"},
       {[](SequenceStep& s) { s.fresh_slot = false; }, "sequence 2: slot 1 does not hold it"},
       {[](SequenceStep& s) { s.first_position = 1; },
        "sequence 2: first_position 1 leaves a gap after 0 computed tokens"},
@@ -265,7 +266,8 @@ TEST_F(BatchInputTest, EveryRefusalLeavesTheStateAsItWas) {
        "sequence 2: 1 blocks of 4 tokens do not hold 5 tokens"},
       {[](SequenceStep& s) { s.new_blocks.assign(33, BlockId(1)); },
        "sequence 2: has 33 blocks, at most 32"},
-      {[](SequenceStep& s) { s.new_blocks[0] = BlockId(64); }, "sequence 2: block 64 does not exist; the worker has 64, numbered from 0"},
+      {[](SequenceStep& s) { s.new_blocks[0] = BlockId(64); },
+       "sequence 2: block 64 does not exist; the worker has 64, numbered from 0"},
       {[](SequenceStep& s) { s.tokens[1] = 4096; },
        "sequence 2: token 4096, the vocabulary has 4096"},
       {[](SequenceStep& s) { s.tokens[1] = -1; }, "sequence 2: token -1, the vocabulary has 4096"},

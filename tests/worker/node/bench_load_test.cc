@@ -169,7 +169,7 @@ TEST(BenchLoadTest, AStopKeepsWhatHadEnded) {
   const BenchWorkload workload = Workload({0, 0.25, 0.375, 3, 4}, true);
   ScriptedTarget target(GoodScript());
   std::atomic<bool> stop = false;
-  target.on_time = [&stop](double now_s) { stop = now_s >= 1.3; };
+  target.on_time = [&stop](double now_s) { stop = now_s >= 1.25; };
   const auto records = BenchLoad(workload, 0, target, &stop).Run();
   EXPECT_THAT(TimesOf(records, &BenchRecord::end_s), ElementsAre(1, 1.25));
   stop = true;

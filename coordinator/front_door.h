@@ -25,6 +25,7 @@ struct DeltaToken {
   int32_t id = -1;
   float logprob = 0;                      // raw logprob; meaningful when logprobs were asked for
   std::vector<protocol::TopLogprob> top;  // num_top_logprobs entries, most likely first
+  bool drafted = false;                   // it was a draft that verification kept
 };
 
 // What one committed step added to a request. The deltas of a request arrive in order; the last
@@ -42,7 +43,6 @@ struct TokenDelta {
   // Work of the request so far, for usage.skein; valid in the last delta.
   uint64_t num_steps = 0;
   uint64_t num_draft_tokens = 0;
-  uint64_t num_accepted_draft_tokens = 0;
 };
 
 // Receives the deltas of one request. Called by the control thread; returns at once and never

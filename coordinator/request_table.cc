@@ -18,7 +18,6 @@ bool IsCheck(RequestId id) { return id.value() >= kFirstCheck; }
 void AddWork(const SequenceDelta& from, TokenDelta& to) {
   to.num_steps = from.num_steps;
   to.num_draft_tokens = from.num_draft_tokens;
-  to.num_accepted_draft_tokens = from.num_accepted_tokens;
 }
 
 TokenDelta ErrorDelta(const absl::Status& error) {
@@ -130,7 +129,7 @@ void RequestTable::Deliver(protocol::GroupId group, const SequenceDelta& delta,
   AddWork(delta, out);
   out.tokens.reserve(delta.num_tokens);
   for (scheduler::CommittedToken& token : tokens) {
-    out.tokens.push_back({token.token, token.logprob, std::move(token.top)});
+    out.tokens.push_back({token.token, token.logprob, std::move(token.top), token.drafted});
   }
   if (!IsCheck(id)) Measure(found->second, group, delta, now);
   if (!delta.ended) {

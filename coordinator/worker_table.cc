@@ -56,7 +56,10 @@ absl::Status WorkerTable::CheckIdentity(protocol::ActorId worker,
   if (geometry.block_tokens == 0 || geometry.num_blocks == 0 || geometry.num_slots == 0 ||
       geometry.max_rows == 0 || geometry.max_model_len == 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("worker ", node, " offers an empty cache geometry"));
+        absl::StrCat("worker ", node, " offers an empty cache geometry: ", geometry.num_blocks,
+                     " blocks of ", geometry.block_tokens, " tokens, ", geometry.num_slots,
+                     " slots, ", geometry.max_rows, " rows, max_model_len ", geometry.max_model_len,
+                     "; none may be 0: run the same build on both"));
   }
   return absl::OkStatus();
 }

@@ -40,9 +40,11 @@ absl::Status ClusterScheduler::CheckFits(const Sequence& sequence) const {
 
 absl::Status ClusterScheduler::AddSequence(NewSequence sequence) {
   if (sequences_.contains(sequence.id)) {
-    return absl::AlreadyExistsError(absl::StrCat("sequence ", sequence.id.value()));
+    return absl::AlreadyExistsError(absl::StrCat(
+        "sequence ", sequence.id.value(), " is running or queued; give each an id of its own"));
   }
-  if (sequence.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
+  if (sequence.prompt.empty())
+    return absl::InvalidArgumentError("the prompt has no tokens, at least one is needed");
   if (sequence.stop.max_tokens < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens is ", sequence.stop.max_tokens, ", must be at least 1"));

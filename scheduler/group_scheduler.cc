@@ -37,9 +37,9 @@ uint32_t GroupScheduler::num_running() const {
 absl::Status GroupScheduler::CheckFits(const Sequence& sequence) const {
   if (!epoch_) return absl::OkStatus();
   if (sequence.length() >= geometry_.max_model_len) {
-    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", sequence.length(),
-                                                   " tokens, max_model_len is ",
-                                                   geometry_.max_model_len));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the prompt has ", sequence.length(), " tokens, max_model_len is ",
+                     geometry_.max_model_len, "; shorten it or raise model.max_model_len"));
   }
   const uint64_t longest = std::min<uint64_t>(
       uint64_t{sequence.prompt_length} + static_cast<uint64_t>(sequence.stop.max_tokens),
@@ -47,7 +47,8 @@ absl::Status GroupScheduler::CheckFits(const Sequence& sequence) const {
   const uint32_t blocks = BlocksFor(static_cast<uint32_t>(longest), geometry_.block_tokens);
   if (blocks > geometry_.num_blocks) {
     return absl::InvalidArgumentError(absl::StrCat(
-        longest, " tokens need ", blocks, " cache blocks, the worker has ", geometry_.num_blocks));
+        longest, " tokens need ", blocks, " cache blocks, the worker has ", geometry_.num_blocks,
+        "; lower max_tokens, shorten the prompt or raise worker.num_blocks"));
   }
   return absl::OkStatus();
 }
@@ -480,7 +481,6 @@ void GroupScheduler::ObserveDrafts(Sequence& sequence, std::span<const RowSummar
   for (size_t i = 0; i < drafts; ++i) confidences[i] = rows[i].confidence;
   speculation_.ObserveDrafts(std::span(confidences).first(drafts), num_accepted, sequence.drafts);
   sequence.num_draft_tokens += drafts;
-  sequence.num_accepted_tokens += num_accepted;
   ++counters_.drafts;
   counters_.draft_tokens += drafts;
   counters_.accepted.resize(std::max<size_t>(counters_.accepted.size(), drafts));
@@ -510,7 +510,9 @@ void GroupScheduler::AppendTokens(Sequence& sequence, const protocol::Verificati
     }
     sequence.tokens.push_back(token);
     ++delta.num_tokens;
-    commit.tokens.push_back({token, draft ? DraftLogprob(row, mode) : outcome.logprob, row.top});
+    sequence.num_accepted_tokens += draft ? 1 : 0;
+    commit.tokens.push_back(
+        {token, draft ? DraftLogprob(row, mode) : outcome.logprob, row.top, draft});
     delta.ended = EndOf(sequence, geometry_.max_model_len);
   }
 }

@@ -34,6 +34,7 @@ struct CommittedToken {
   int32_t token = -1;
   float logprob = 0;
   std::vector<protocol::TopLogprob> top;
+  bool drafted = false;  // it was a draft that the rule kept
 };
 
 // What a commit, or the end of an epoch, did to one sequence.
@@ -46,7 +47,7 @@ struct SequenceDelta {
   absl::Status error;
   uint64_t num_steps = 0;
   uint64_t num_draft_tokens = 0;     // verified for the sequence so far
-  uint64_t num_accepted_tokens = 0;  // of them kept
+  uint64_t num_accepted_tokens = 0;  // of them appended: none behind the end of the sequence
 
   // The sequence is gone.
   bool over() const { return ended.has_value() || cancelled || !error.ok(); }

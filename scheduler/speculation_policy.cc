@@ -12,16 +12,30 @@ constexpr double kPriorRate = 0.7;  // of acceptance, before anything was measur
 constexpr double kRateMin = 0.02;   // of a draft once it is reached
 constexpr double kRateMax = 0.98;
 constexpr double kRateWeight = 1.0 / 64;     // of one draft in an average over all sequences
+constexpr double kRatePrior = 4;             // drafts that the first measured ones must outweigh
 constexpr double kHistoryDecay = 15.0 / 16;  // of what a sequence's earlier steps say
 constexpr double kHistoryPrior = 4;          // drafts that a sequence's own history must outweigh
 constexpr double kCostWeight = 1.0 / 8;      // of one measurement
 constexpr double kCostRatioMax = 3;          // a slower measurement counts as so much slower
 constexpr double kGainMin = 1.02;            // drafting must promise this much over none
-// Without a draft for so many steps, a few steps try again: the text may have become easier.
+// Without a draft for so many steps, a few steps try again: the text may have become easier. Each
+// attempt in vain doubles the wait.
 constexpr uint32_t kStepsUntilProbe = 1024;
+constexpr uint32_t kStepsUntilProbeMax = 16'384;
 constexpr uint32_t kProbeSteps = 8;
-// The drafter is fed for so long after the last draft.
+constexpr uint32_t kProbeDepth = 2;
+constexpr uint32_t kProbeSequences = 8;
+// All attempts together take at most this share of the measured time.
+constexpr double kProbeShare = 0.005;
+// What feeding the drafter adds to a step, for the account of the attempts.
+constexpr double kFeedShare = 0.05;
+// The drafter is fed for so long before an attempt, and after the last draft for so many steps for
+// each that drafted, up to the same bound.
 constexpr uint32_t kStepsFed = 32;
+constexpr uint32_t kStepsFedEach = 4;
+// A step drafts for so many times more sequences than any before: what was never measured is
+// approached, so that a dear surprise is a small one.
+constexpr uint32_t kGrowth = 4;
 // Chances are told apart to a thousandth: ranking is then a matter of counting.
 constexpr size_t kSurvivalLevels = 1024;
 // Numbers of drafts whose throughput is compared; all of them while there are no more.
@@ -67,7 +81,11 @@ double CostCurve::At(uint32_t size) const {
 }
 
 SpeculationPolicy::SpeculationPolicy(const SpeculationSettings& settings)
-    : settings_(settings), position_rate_(settings.max_depth, kPriorAcceptance) {}
+    : settings_(settings),
+      position_rate_(settings.max_depth, kPriorAcceptance),
+      position_seen_(settings.max_depth, 0),
+      steps_fed_(kStepsFed),
+      steps_until_probe_(kStepsUntilProbe) {}
 
 // All drafts that may be made, the likeliest to be reached and accepted first. Survival falls with
 // the index, so a sequence's drafts come in their order.
@@ -75,7 +93,8 @@ void SpeculationPolicy::Rank(std::span<const Candidate> candidates) {
   drafts_.clear();
   for (uint32_t i = 0; i < candidates.size(); ++i) {
     double survival = 1;
-    const uint32_t depth = std::min(candidates[i].depth_max, settings_.max_depth);
+    const uint32_t depth = std::min(
+        {candidates[i].depth_max, settings_.max_depth, drafted_max_ > 0 ? kDepthMax : kProbeDepth});
     const double own = OwnFactor(candidates[i].history);
     for (uint32_t index = 0; index < depth; ++index) {
       survival *= Bounded(position_rate_[index] * own);
@@ -125,14 +144,51 @@ uint32_t SpeculationPolicy::BestCount(uint32_t rows, uint32_t tokens, size_t num
   return best;
 }
 
-// True in the few steps that draft although it does not seem to pay.
-bool SpeculationPolicy::Probes() {
-  if (probe_steps_left_ == 0 && steps_without_draft_ >= kStepsUntilProbe) {
-    probe_steps_left_ = kProbeSteps;
+// The first `count` drafts of the ranking become the choice, those of as many sequences as the
+// measurements allow; returns how many did.
+uint32_t SpeculationPolicy::Take(uint32_t count, Choice& choice) const {
+  const uint32_t most = std::max(1u, kGrowth * drafted_max_);
+  uint32_t drafted = 0;
+  uint32_t taken = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    uint32_t& depth = choice.depths[ranked_[i].candidate];
+    if (depth == 0 && drafted == most) continue;
+    drafted += depth == 0 ? 1 : 0;
+    ++depth;
+    ++taken;
   }
-  if (probe_steps_left_ == 0) return false;
+  return taken;
+}
+
+// Begins an attempt if it is due and within its share of time, and charges its estimated time.
+void SpeculationPolicy::MayBeginProbe(uint32_t rows, uint32_t num_sequences) {
+  if (probe_steps_left_ > 0 || steps_without_draft_ < steps_until_probe_) return;
+  const uint32_t drafted = std::min(num_sequences, kProbeSequences);
+  const double plain = forward_.At(rows);
+  const double step = forward_.At(rows + drafted * kProbeDepth) - plain + draft_.At(drafted);
+  const double cost = kProbeSteps * step + kStepsFed * kFeedShare * plain;
+  if (probe_us_ + cost > kProbeShare * total_us_) return;
+  probe_us_ += cost;
+  probe_steps_left_ = kStepsFed + kProbeSteps;
+}
+
+// A step for which drafting does not seem to pay: none, or the few drafts of an attempt.
+void SpeculationPolicy::Rest(std::span<const Candidate> candidates, uint32_t rows, Choice& choice) {
+  if (steps_without_draft_ == steps_fed_) steps_fed_ = 0;
+  ++steps_without_draft_;
+  MayBeginProbe(rows, static_cast<uint32_t>(candidates.size()));
+  if (probe_steps_left_ == 0) return;
   --probe_steps_left_;
-  return true;
+  if (probe_steps_left_ >= kProbeSteps) return;  // the drafter is fed first
+  uint32_t left = kProbeSequences;
+  for (size_t i = 0; i < candidates.size() && left > 0; ++i) {
+    choice.depths[i] = std::min({candidates[i].depth_max, settings_.max_depth, kProbeDepth});
+    left -= choice.depths[i] > 0 ? 1 : 0;
+  }
+  if (probe_steps_left_ > 0) return;
+  steps_without_draft_ = 0;
+  steps_fed_ = 0;
+  steps_until_probe_ = std::min(2 * steps_until_probe_, kStepsUntilProbeMax);
 }
 
 SpeculationPolicy::Choice SpeculationPolicy::Choose(std::span<const Candidate> candidates,
@@ -152,24 +208,21 @@ SpeculationPolicy::Choice SpeculationPolicy::Choose(std::span<const Candidate> c
   const uint32_t rows = tokens + other_rows;
   double throughput = 0;
   const uint32_t count = BestCount(rows, tokens, candidates.size(), &throughput);
-  for (uint32_t i = 0; i < count; ++i) ++choice.depths[ranked_[i].candidate];
-  if (count > 0) {
+  const uint32_t taken = Take(count, choice);
+  if (taken > 0) {
     // Once drafted, a row pays if its chance exceeds what its time would earn elsewhere.
-    const double row_cost = forward_.At(rows + count) - forward_.At(rows + count - 1);
+    const double row_cost = forward_.At(rows + taken) - forward_.At(rows + taken - 1);
     choice.min_survival = static_cast<float>(
         std::clamp(row_cost * throughput * promised_ / std::max(kept_, kRateMin), 0.0, 1.0));
+    steps_fed_ =
+        drafted_max_ == 0 ? kStepsFedEach : std::min(steps_fed_ + kStepsFedEach, kStepsFed);
     steps_without_draft_ = 0;
+    probe_steps_left_ = 0;
+    steps_until_probe_ = kStepsUntilProbe;
   } else if (!candidates.empty()) {
-    ++steps_without_draft_;
-    if (Probes()) {
-      for (size_t i = 0; i < candidates.size(); ++i) {
-        choice.depths[i] = std::min({candidates[i].depth_max, settings_.max_depth, 2u});
-      }
-      if (probe_steps_left_ == 0) steps_without_draft_ = 0;
-    }
+    Rest(candidates, rows, choice);
   }
-  choice.feed_drafter = steps_without_draft_ < kStepsFed || probe_steps_left_ > 0 ||
-                        steps_without_draft_ + kStepsFed > kStepsUntilProbe;
+  choice.feed_drafter = steps_without_draft_ < steps_fed_ || probe_steps_left_ > 0;
   return choice;
 }
 
@@ -178,6 +231,8 @@ void SpeculationPolicy::ObserveStep(const StepCost& cost) {
   const uint64_t draft_us = std::min(cost.draft_time_us, cost.device_time_us);
   forward_.Observe(cost.rows, static_cast<double>(cost.device_time_us - draft_us));
   if (cost.num_drafted > 0) draft_.Observe(cost.num_drafted, static_cast<double>(draft_us));
+  drafted_max_ = std::max(drafted_max_, cost.num_drafted);
+  total_us_ += static_cast<double>(cost.device_time_us);
 }
 
 void SpeculationPolicy::ObserveDrafts(std::span<const float> confidences, uint32_t num_accepted,
@@ -192,7 +247,9 @@ void SpeculationPolicy::ObserveDrafts(std::span<const float> confidences, uint32
     history.accepted += outcome;
     kept_ += kRateWeight * (outcome - kept_);
     promised_ += kRateWeight * (static_cast<double>(confidences[index]) - promised_);
-    position_rate_[index] += kRateWeight * (outcome - position_rate_[index]);
+    // The first drafts count by their number, so that the prior is soon forgotten.
+    const double seen = kRatePrior + ++position_seen_[index];
+    position_rate_[index] += std::max(kRateWeight, 1 / seen) * (outcome - position_rate_[index]);
     if (!accepted) break;  // later ones were not reached
   }
 }

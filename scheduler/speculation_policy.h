@@ -81,6 +81,8 @@ class SpeculationPolicy {
 
   // What a step costs by its rows, without the time of drafting.
   const CostCurve& forward_cost() const { return forward_; }
+  // What drafting adds to it, by the number of sequences that are drafted for.
+  const CostCurve& draft_cost() const { return draft_; }
 
  private:
   struct Draft {
@@ -91,18 +93,25 @@ class SpeculationPolicy {
   void Rank(std::span<const Candidate> candidates);
   void SortBySurvival();
   uint32_t BestCount(uint32_t rows, uint32_t tokens, size_t num_candidates, double* throughput);
-  bool Probes();
+  uint32_t Take(uint32_t count, Choice& choice) const;
+  void MayBeginProbe(uint32_t rows, uint32_t num_sequences);
+  void Rest(std::span<const Candidate> candidates, uint32_t rows, Choice& choice);
 
   const SpeculationSettings settings_;
   std::vector<double> position_rate_;  // acceptance by draft index, over all sequences
+  std::vector<double> position_seen_;  // drafts that were reached, by index
   // Of all reached drafts, averaged: the share that was kept and what the head promised.
   double kept_ = kPriorAcceptance;
   double promised_ = kPriorAcceptance;
   CostCurve forward_, draft_;
   std::vector<Draft> drafts_, ranked_;  // of the Choose in progress: as they came, sorted
   std::vector<uint32_t> depths_;        // the same
+  uint32_t drafted_max_ = 0;            // sequences that a measured step drafted for, at most
   uint32_t steps_without_draft_ = 0;
+  uint32_t steps_fed_;          // the drafter is fed for so many steps without a draft
+  uint32_t steps_until_probe_;  // without a draft
   uint32_t probe_steps_left_ = 0;
+  double total_us_ = 0, probe_us_ = 0;  // of all steps; what attempts were charged of it
 };
 
 }  // namespace skein::scheduler

@@ -111,7 +111,8 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
     return absl::InvalidArgumentError(absl::StrCat("sequence ", step.sequence.value(), ": ", text));
   };
   if (step.slot.value() >= table_.size()) {
-    return refuse(absl::StrCat("slot ", step.slot.value(), " of ", table_.size()));
+    return refuse(absl::StrCat("slot ", step.slot.value(), " does not exist; the worker has ",
+                               table_.size(), ", numbered from 0"));
   }
   const Slot& slot = table_[step.slot.value()];
   const bool holds = slot.used && slot.sequence == step.sequence && !step.fresh_slot;
@@ -124,11 +125,12 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
     return refuse(absl::StrCat("first_position ", step.first_position, " leaves a gap after ",
                                length, " computed tokens"));
   }
-  // What lies further back is overwritten in the rings.
+  // At least the decided token of the last step stays; further back the rings are overwritten.
   const int64_t back = length - int64_t{step.first_position};
-  if (holds && back > spec_.dspark.block + 1) {
+  if (holds && back > spec_.dspark.block) {
     return refuse(absl::StrCat("first_position ", step.first_position, " goes back ", back,
-                               " tokens, at most ", spec_.dspark.block + 1));
+                               " tokens, at most ", spec_.dspark.block,
+                               ", the largest draft; start it again in a fresh slot"));
   }
   if (step.tokens.empty()) return refuse("has no tokens");
   const uint64_t end = uint64_t{step.first_position} + RowsMax(step);
@@ -152,9 +154,19 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
     return refuse(absl::StrCat("num_top_logprobs is ", step.sampling.num_top_logprobs, ", at most ",
                                limits_.max_top));
   }
+  SKEIN_RETURN_IF_ERROR(CheckIds(step));
+  return CheckDrafts(step);
+}
+
+// Blocks and tokens that the worker has.
+absl::Status BatchInput::CheckIds(const SequenceStep& step) const {
+  auto refuse = [&](std::string text) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence ", step.sequence.value(), ": ", text));
+  };
   for (protocol::BlockId block : step.new_blocks) {
     if (block.value() >= static_cast<uint32_t>(num_blocks_)) {
-      return refuse(absl::StrCat("block ", block.value(), " of ", num_blocks_));
+      return refuse(absl::StrCat("block ", block.value(), " does not exist; the worker has ",
+                                 num_blocks_, ", numbered from 0"));
     }
   }
   for (int32_t token : step.tokens) {
@@ -162,7 +174,7 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
       return refuse(absl::StrCat("token ", token, ", the vocabulary has ", spec_.vocab));
     }
   }
-  return CheckDrafts(step);
+  return absl::OkStatus();
 }
 
 absl::Status BatchInput::Check(const StepPlan& plan) const {

@@ -56,6 +56,7 @@ class BatchInput {
   };
 
   absl::Status CheckSequence(const protocol::SequenceStep& step) const;
+  absl::Status CheckIds(const protocol::SequenceStep& step) const;
   absl::Status CheckDrafts(const protocol::SequenceStep& step) const;
   void FillSequence(const protocol::SequenceStep& step, const SequenceDrafts& drafts, int index);
   void FillRow(const protocol::SequenceStep& step, int index, size_t offset);

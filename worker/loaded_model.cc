@@ -22,6 +22,7 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
                                 const LoadOptions& options) {
   SKEIN_ASSIGN_OR_RETURN(spec_, ModelSpec::Load(options.model_dir));
   spec_.rope.recorded = options.recorded_rope;
+  spec_.dspark.tap_side = options.tap_side;
   if (options.block_tokens <= 0 || options.block_tokens % spec_.block_multiple() != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("block_size is ", options.block_tokens,

@@ -28,6 +28,7 @@ struct LoadOptions {
   int num_blocks = 0;
   int num_slots = 0;
   int max_draft_requests = 0;  // 0: no draft head
+  TapSide tap_side = TapSide::kEntering;
   kernels::DeviceStream stream;
   std::shared_ptr<const RecordedRope> recorded_rope;  // null in production
 };

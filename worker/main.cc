@@ -132,7 +132,8 @@ void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel
       .Field("blocks", options.num_blocks)
       .Field("block_tokens", options.block_tokens)
       .Field("slots", options.num_slots)
-      .Field("drafts", options.limits.max_drafts);
+      .Field("drafts", options.limits.max_drafts)
+      .Field("draft_taps", options.tap_side == TapSide::kEntering ? "entering" : "leaving");
   if (const std::string reason = WhyNoDrafts(config, spec, options); !reason.empty()) {
     SKEIN_LOG(kInfo, "speculation is off").Field("reason", reason);
   }

@@ -70,6 +70,8 @@ absl::Status PlanDrafts(const protocol::Config& config, const ModelSpec& spec,
       speculation.num_speculative_tokens == 0) {
     return absl::OkStatus();
   }
+  options.tap_side =
+      speculation.tap_side == "leaving" ? TapSide::kLeaving : TapSide::kEntering;
   const int64_t rows = config.scheduler.max_num_batched_tokens;
   options.limits.max_drafts = spec.dspark.block;
   options.max_draft_requests =

@@ -76,14 +76,13 @@ void Generation::OnDelta(const TokenDelta& delta) {
   usage_.cached_tokens = delta.cached_tokens;
   usage_.num_steps = delta.num_steps;
   usage_.num_draft_tokens = delta.num_draft_tokens;
-  usage_.num_accepted_draft_tokens = delta.num_accepted_draft_tokens;
   const bool ends_with_stop_token = delta.finish == FinishReason::kStop;
   const size_t num_shown =
       delta.tokens.size() - (ends_with_stop_token && !delta.tokens.empty() ? 1 : 0);
   for (size_t i = 0; i < num_shown; ++i) {
     if (!OnToken(delta.tokens[i])) return;
   }
-  usage_.completion_tokens += static_cast<int64_t>(delta.tokens.size() - num_shown);
+  if (num_shown < delta.tokens.size()) CountToken(delta.tokens.back());  // counted, not shown
   usage_.reasoning_tokens = static_cast<int64_t>(parser_.reasoning_tokens());
   if (!delta.finish.has_value()) return Flush();
   switch (*delta.finish) {
@@ -97,8 +96,13 @@ void Generation::OnDelta(const TokenDelta& delta) {
   }
 }
 
-bool Generation::OnToken(const DeltaToken& token) {
+void Generation::CountToken(const DeltaToken& token) {
   ++usage_.completion_tokens;
+  usage_.num_accepted_draft_tokens += token.drafted ? 1 : 0;
+}
+
+bool Generation::OnToken(const DeltaToken& token) {
+  CountToken(token);
   if (setup_.params.sampling.logprobs) logprobs_.Append(token);
   const bool honour = usage_.completion_tokens >= setup_.params.stop.min_tokens;
   AddText(parser_.Append(token.id,

@@ -57,6 +57,7 @@ class Generation final : public TokenSink,
 
  private:
   void OnDelta(const TokenDelta& delta) override;
+  void CountToken(const DeltaToken& token);
   // False when the generation ended inside.
   bool OnToken(const DeltaToken& token);
   void OnClosed();

@@ -68,6 +68,7 @@ struct SpeculationConfig {
   std::string method = "auto";         // auto: the draft head of the checkpoint, if it has one
   int64_t num_speculative_tokens = 5;  // drafts per sequence and step at most
   std::string depth = "adaptive";      // adaptive: by acceptance and load; fixed: always the most
+  std::string tap_side = "entering";   // of its layers, where the draft head reads: or leaving
 };
 
 // The worker's device.

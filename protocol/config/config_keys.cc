@@ -107,6 +107,9 @@ constexpr ConfigKey kKeys[] = {
     {"speculation.depth", "speculation-depth", &At<&Config::speculation, &SpeculationConfig::depth>,
      0, 0, "adaptive|fixed", "",
      "adaptive drafts as far as acceptance and load make it pay; fixed always drafts the most"},
+    {"speculation.tap_side", "speculation-tap-side",
+     &At<&Config::speculation, &SpeculationConfig::tap_side>, 0, 0, "entering|leaving", "",
+     "side of its layers on which the draft head reads; the wrong one costs acceptance only"},
 
     {"worker.backend", "backend", &At<&Config::worker, &WorkerConfig::backend>, 0, 0, "", "",
      "kernels to use: auto (skein serve only) or a registered name: cpu, sm90, reference"},

@@ -82,7 +82,8 @@ absl::StatusOr<Descriptor> Connect(const HttpCall& call) {
   const int code =
       getaddrinfo(call.host.c_str(), std::to_string(call.port).c_str(), &hints, &found);
   if (code != 0) {
-    return absl::UnavailableError("cannot resolve " + call.host + ": " + gai_strerror(code));
+    return absl::UnavailableError("cannot resolve " + call.host + ": " + gai_strerror(code) +
+                                  "; give a known name or an address");
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, freeaddrinfo);
   absl::Status last;
@@ -92,7 +93,8 @@ absl::StatusOr<Descriptor> Connect(const HttpCall& call) {
     last = fd.status();
   }
   return absl::UnavailableError("cannot connect to " + Where(call) + ": " +
-                                std::string(last.message()));
+                                std::string(last.message()) +
+                                "; is the server running, and there?");
 }
 
 absl::Status SendAll(int fd, std::string_view bytes, const HttpCall& call) {

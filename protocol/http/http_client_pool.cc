@@ -123,7 +123,8 @@ HttpClientPool::Impl::Connection* HttpClientPool::Impl::Connect(absl::Status* wh
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   if (connect(fd, reinterpret_cast<const sockaddr*>(&address_), address_size_) != 0 &&
       errno != EINPROGRESS) {
-    *why = absl::UnavailableError("cannot connect to " + Where() + ": " + std::strerror(errno));
+    *why = absl::UnavailableError("cannot connect to " + Where() + ": " + std::strerror(errno) +
+                                  "; is the server running, and there?");
     ::close(fd);
     return nullptr;
   }
@@ -226,7 +227,8 @@ void HttpClientPool::Impl::Read(Connection& connection, Receiver& receiver) {
                : connection.reader.Close();
   if (connection.is_connecting) {
     result = absl::UnavailableError("cannot connect to " + Where() + ": " +
-                                    std::strerror(size < 0 ? errno : ECONNRESET));
+                                    std::strerror(size < 0 ? errno : ECONNRESET) +
+                                    "; is the server running, and there?");
   }
   End(connection, result, receiver);
 }

@@ -19,6 +19,7 @@
 #include "tests/bench/bench_line.h"
 #include "tests/bench/null_cluster.h"
 #include "tests/bench/raw_sse_client.h"
+#include "tests/process/live_server.h"
 #include "worker/node/commands/bench_workload.h"
 
 namespace skein::bench {
@@ -29,14 +30,19 @@ using protocol::Concat;
 constexpr int kConcurrency = 4;
 constexpr int64_t kStepUs = 8'000;
 constexpr double kToleranceMax = 0.02;
+constexpr double kRangeRatio = 0.5;
 constexpr char kUsage[] =
-    "usage: agreement_bench [--commit ID] [--pairs N] [--prompts N] [--seed N]\n"
-    "Measures a coordinator, whose worker answers each step after 8 ms, N times (6) with each\n"
-    "client: a closed loop of 4 completions of 32 + 32 tokens. Steps of a fixed time keep the\n"
-    "server's own noise out. Exit 1 when the median of the pairs differs by more than 2 %.\n";
+    "usage: agreement_bench [--server null|cpu] [--commit ID] [--pairs N] [--prompts N] [--seed "
+    "N]\n"
+    "Measures a server N times (6) with each client: a closed loop of 4 completions of 32 + 32\n"
+    "tokens. null: a coordinator whose worker answers each step after 8 ms, which keeps the\n"
+    "server's own noise out. cpu: skein serve with one compute thread; lengths are random from 16\n"
+    "to 48, or the four would end and begin in one step, and who is first would decide the TTFT.\n"
+    "Exit 1 when the median of the pairs differs by more than 2 %.\n";
 
 struct Options {
   RunIdentity run;
+  std::string server = "null";
   int pairs = 6;
   int64_t prompts = 48;
 };
@@ -50,6 +56,7 @@ worker::BenchOptions LoadOptions(const Options& options, int64_t seed) {
   worker::BenchOptions load;
   load.num_prompts = options.prompts;
   load.random_input_len = load.random_output_len = 32;
+  load.random_range_ratio = options.server == "cpu" ? kRangeRatio : 0;
   load.ignore_eos = true;
   load.seed = seed;
   return load;
@@ -60,9 +67,13 @@ bool MeasureRaw(const Options& options, uint16_t port, int64_t seed, Sample& sam
       LoadOptions(options, seed), "",
       [](std::string_view) -> absl::StatusOr<int64_t> { return absl::InternalError("no text"); });
   std::vector<std::string> bodies;
-  for (const worker::BenchRequest& request : workload->requests) bodies.push_back(request.body);
-  const RawResult result = RunRawClient(port, bodies, kConcurrency, 32);
-  sample = {result.output_throughput, result.mean_ttft_ms};
+  int64_t tokens = 0;
+  for (const worker::BenchRequest& request : workload->requests) {
+    bodies.push_back(request.body);
+    tokens += request.output_len;
+  }
+  const RawResult result = RunRawClient(port, bodies, kConcurrency);
+  sample = {static_cast<double>(tokens) / result.seconds, result.mean_ttft_ms};
   return result.answers == static_cast<uint64_t>(options.prompts);
 }
 
@@ -71,8 +82,9 @@ bool MeasureTool(const Options& options, uint16_t port, int64_t seed, Sample& sa
   const std::string command =
       Concat(SKEIN_PROGRAM_DIRECTORY, "/skein bench --port ", port, " --num-prompts ",
              options.prompts, " --random-input-len 32 --random-output-len 32 --ignore-eos --seed ",
-             seed, " --max-concurrency ", kConcurrency, " --save-result --result-filename ", path,
-             " > /dev/null");
+             seed, " --max-concurrency ", kConcurrency, " --random-range-ratio ",
+             LoadOptions(options, seed).random_range_ratio, " --save-result --result-filename ",
+             path, " > /dev/null");
   const int status = std::system(command.c_str());
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return false;
   std::ifstream file(path);
@@ -107,14 +119,8 @@ double Difference(const std::vector<Sample>& tool, const std::vector<Sample>& ra
   return Percentile(ratios, 50);
 }
 
-int Measure(const Options& options) {
-  const auto cluster = NullCluster::Start("deploy/models/tiny-v41", UsableCores() > 1, kStepUs);
-  if (!cluster.ok()) {
-    std::fprintf(stderr, "agreement_bench: no server: %s\n",
-                 std::string(protocol::StatusText(cluster.status())).c_str());
-    return 1;
-  }
-  const uint16_t port = (*cluster)->port();
+// Both clients in turn, and what the pairs say.
+int MeasureAt(const Options& options, uint16_t port) {
   std::vector<Sample> raw;
   std::vector<Sample> tool;
   Sample sample;
@@ -133,7 +139,7 @@ int Measure(const Options& options) {
   valid = valid && std::abs(throughput) <= kToleranceMax && std::abs(ttft) <= kToleranceMax;
   std::fprintf(stderr, "agreement throughput %+.2f %%, TTFT %+.2f %%: %s\n", 100 * throughput,
                100 * ttft, valid ? "within 2 %" : "NOT within 2 %, or a run failed");
-  PrintCase(options.run, "closed_loop",
+  PrintCase(options.run, options.server == "cpu" ? "closed_loop_cpu" : "closed_loop",
             {{"concurrency", std::to_string(kConcurrency)},
              {"prompts", std::to_string(options.prompts)},
              {"raw_output_tok_s", JsonNumber(Median(raw, &Sample::throughput))},
@@ -146,6 +152,24 @@ int Measure(const Options& options) {
   return valid ? 0 : 1;
 }
 
+int Measure(const Options& options) {
+  if (options.server == "cpu") {
+    tests::LiveServer server;
+    if (!server.StartReady({"--model", "deploy/models/tiny-v41", "--threads", "1"})) {
+      std::fprintf(stderr, "agreement_bench: no server: %s\n", server.output().c_str());
+      return 1;
+    }
+    return MeasureAt(options, server.port());
+  }
+  const auto cluster = NullCluster::Start("deploy/models/tiny-v41", UsableCores() > 1, kStepUs);
+  if (!cluster.ok()) {
+    std::fprintf(stderr, "agreement_bench: no server: %s\n",
+                 std::string(protocol::StatusText(cluster.status())).c_str());
+    return 1;
+  }
+  return MeasureAt(options, (*cluster)->port());
+}
+
 int Main(int argc, char** argv) {
   Options options;
   options.run.bench = "agreement_bench";
@@ -155,6 +179,9 @@ int Main(int argc, char** argv) {
     const char* value = i + 1 < argc ? argv[i + 1] : "";
     if (name == "--commit") {
       options.run.commit = value;
+    } else if (name == "--server" &&
+               (std::string_view(value) == "null" || std::string_view(value) == "cpu")) {
+      options.server = value;
     } else if (!(name == "--pairs" && absl::SimpleAtoi(value, &options.pairs)) &&
                !(name == "--prompts" && absl::SimpleAtoi(value, &options.prompts)) &&
                !(name == "--seed" && absl::SimpleAtoi(value, &options.run.seed))) {

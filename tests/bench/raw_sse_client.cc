@@ -79,8 +79,7 @@ double Ask(int fd, const std::string& body) {
 
 }  // namespace
 
-RawResult RunRawClient(uint16_t port, const std::vector<std::string>& bodies, int concurrency,
-                       int64_t output_len) {
+RawResult RunRawClient(uint16_t port, const std::vector<std::string>& bodies, int concurrency) {
   RawResult result;
   std::mutex mutex;  // of result
   std::atomic<size_t> next = 0;
@@ -102,9 +101,7 @@ RawResult RunRawClient(uint16_t port, const std::vector<std::string>& bodies, in
   }
   for (std::thread& thread : threads) thread.join();
   result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  result.tokens = result.answers * static_cast<uint64_t>(output_len);
   if (result.answers > 0) result.mean_ttft_ms = ttft_sum_ms / static_cast<double>(result.answers);
-  result.output_throughput = static_cast<double>(result.tokens) / result.seconds;
   return result;
 }
 

@@ -13,13 +13,10 @@ namespace skein::bench {
 struct RawResult {
   double seconds = 0;
   uint64_t answers = 0;  // streams that ended with [DONE]
-  uint64_t tokens = 0;   // answers times the asked length
   double mean_ttft_ms = 0;
-  double output_throughput = 0;  // tokens per second
 };
 
-// Sends each body once, `concurrency` at a time; each asks for `output_len` tokens, exactly.
-RawResult RunRawClient(uint16_t port, const std::vector<std::string>& bodies, int concurrency,
-                       int64_t output_len);
+// Sends each body once, `concurrency` at a time.
+RawResult RunRawClient(uint16_t port, const std::vector<std::string>& bodies, int concurrency);
 
 }  // namespace skein::bench

@@ -1,7 +1,8 @@
 // speculation_bench: what drafting gains, in process: the scheduler with its policy and the cpu
 // backend, generating from recorded prompts without, with fixed and with adaptive depth, in
-// alternating order. One JSON line per number of streams and temperature, a table to stderr.
-// Must never: print a figure when the greedy outputs of the three differ.
+// alternating order; with --text easy only from the prompts whose continuation the head foresees
+// best, which is where drafting can pay. One JSON line per number of streams and temperature, a
+// table to stderr. Must never: print a figure when the greedy outputs of the three differ.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -34,6 +35,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint32_t kBlockTokens = 64;
 constexpr uint32_t kMaxLength = 512;
 constexpr int32_t kGenerated = 96;
+constexpr size_t kEasyPrompts = 8;
 constexpr uint32_t kRows = 512;
 constexpr int kDraftTokens = 5;
 
@@ -42,6 +44,8 @@ struct Options {
   std::string prompts = "tests/data/tiny-v41-goldens/validation_prompts.jsonl";
   std::vector<int> streams = {1, 4, 16, 32};
   int threads = 0;
+  bool is_easy = false;
+  std::vector<float> temperatures = {0.0F, 1.0F};
   bench::RunIdentity run{.bench = "speculation_bench", .commit = "unknown", .seed = 1, .reps = 5};
 };
 
@@ -102,6 +106,7 @@ struct Run {
   double depth = 0;            // drafts per step of a sequence
   std::map<uint64_t, std::vector<int32_t>> outputs;
   std::vector<double> q_cost;  // what the policy learnt: rows of a step over one row
+  double draft_cost = 0;       // and of drafting for one sequence
 };
 
 scheduler::SchedulerLimits Limits(uint32_t streams, const scheduler::SpeculationSettings& how) {
@@ -165,7 +170,25 @@ absl::StatusOr<Run> Generate(Setup& setup, uint32_t streams, uint32_t count, flo
   for (uint32_t rows = 1; rows <= 6; ++rows) {
     run.q_cost.push_back(cost.At(rows) / std::max(1.0, cost.At(1)));
   }
+  run.draft_cost = group.group(only).speculation().draft_cost().At(1) / std::max(1.0, cost.At(1));
   return run;
+}
+
+// Keeps the prompts that gave the most tokens per step at full depth, greedily.
+absl::Status KeepEasyPrompts(Setup& setup) {
+  const std::vector<std::vector<int32_t>> all = setup.prompts;
+  std::vector<std::pair<double, size_t>> ease;
+  for (size_t i = 0; i < all.size(); ++i) {
+    setup.prompts = {all[i]};
+    SKEIN_ASSIGN_OR_RETURN(const Run run,
+                           Generate(setup, 1, 1, 0, {kDraftTokens, scheduler::Adaptation::kFixed}));
+    ease.emplace_back(-run.tokens_per_step, i);
+  }
+  std::sort(ease.begin(), ease.end());
+  ease.resize(std::min(ease.size(), kEasyPrompts));
+  setup.prompts.clear();
+  for (const auto& [tokens, i] : ease) setup.prompts.push_back(all[i]);
+  return absl::OkStatus();
 }
 
 struct Series {
@@ -219,7 +242,8 @@ void Print(const Options& options, int streams, float temperature, Series series
   const double fixed = median(series.fixed);
   const double gain = median(series.gain_adaptive);
   bench::PrintCase(
-      options.run, absl::StrCat("streams_", streams, "_t", temperature),
+      options.run,
+      absl::StrCat("streams_", streams, "_t", temperature, options.is_easy ? "_easy" : ""),
       {{"streams", std::to_string(streams)},
        {"temperature", bench::JsonNumber(static_cast<double>(temperature))},
        {"tok_s_none", bench::JsonNumber(none)},
@@ -230,6 +254,7 @@ void Print(const Options& options, int streams, float temperature, Series series
        {"depth_adaptive", bench::JsonNumber(series.last_adaptive.depth)},
        {"toks_per_step_adaptive", bench::JsonNumber(series.last_adaptive.tokens_per_step)},
        {"toks_per_step_fixed", bench::JsonNumber(series.last_fixed.tokens_per_step)},
+       {"draft_cost", bench::JsonNumber(series.last_fixed.draft_cost)},
        {"q_cost", absl::StrCat("[", absl::StrJoin(costs, ","), "]")}},
       true);
   std::fprintf(stderr,
@@ -241,7 +266,8 @@ void Print(const Options& options, int streams, float temperature, Series series
 
 absl::Status Bench(const Options& options) {
   SKEIN_ASSIGN_OR_RETURN(const std::unique_ptr<Setup> setup, Open(options));
-  for (const float temperature : {0.0F, 1.0F}) {
+  if (options.is_easy) SKEIN_RETURN_IF_ERROR(KeepEasyPrompts(*setup));
+  for (const float temperature : options.temperatures) {
     for (const int streams : options.streams) {
       SKEIN_ASSIGN_OR_RETURN(Series series,
                              Measure(*setup, options, static_cast<uint32_t>(streams), temperature));
@@ -261,6 +287,10 @@ bool ReadOptions(int argc, char** argv, Options* options) {
       options->model = value;
     } else if (flag == "--commit") {
       options->run.commit = value;
+    } else if (flag == "--text" && (value == "all" || value == "easy")) {
+      options->is_easy = value == "easy";
+    } else if (flag == "--temperature" && (value == "0" || value == "1")) {
+      options->temperatures = {value == "0" ? 0.0F : 1.0F};
     } else if (flag == "--streams") {
       options->streams.clear();
       for (const auto part : absl::StrSplit(value, ',')) {
@@ -287,7 +317,7 @@ int main(int argc, char** argv) {
   skein::tests::Options options;
   if (!skein::tests::ReadOptions(argc, argv, &options)) {
     std::cerr << "usage: speculation_bench [--model DIR] [--streams 1,4,16,32] [--threads N] "
-                 "[--reps N] [--commit ID]\n";
+                 "[--reps N] [--text all|easy] [--temperature 0|1] [--commit ID]\n";
     return 64;
   }
   const absl::Status status = skein::tests::Bench(options);

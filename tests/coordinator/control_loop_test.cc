@@ -26,12 +26,14 @@ class RecordedClient final : public coordinator::TokenSink {
  public:
   void Deliver(TokenDelta delta) override {
     EXPECT_FALSE(last.finish.has_value()) << "a delta follows the last one";
-    for (const coordinator::DeltaToken& token : delta.tokens) tokens.push_back(token.id);
+    for (const auto& token : delta.tokens) tokens.push_back(token.id);
+    for (const auto& token : delta.tokens) num_drafted += token.drafted ? 1 : 0;
     last = std::move(delta);
   }
   bool over() const { return last.finish.has_value(); }
 
   std::vector<int32_t> tokens;
+  uint64_t num_drafted = 0;  // of the tokens
   TokenDelta last;
 };
 
@@ -156,9 +158,10 @@ TEST_F(ControlLoopTest, AWorkerOfAnotherProtocolIsSentAway) {
   registration.build = "9.9";
   registration.geometry = kGeometry;
   Receive(Worker(1), Epoch(0), registration);
-  const protocol::Shutdown shutdown = context_.Sent<protocol::Shutdown>().value();
-  EXPECT_THAT(shutdown.reason, HasSubstr("worker 1 speaks protocol 9.1 (build 9.9), this "));
-  EXPECT_TRUE(shutdown.refused) << "another start would not help";
+  const auto shutdown = context_.Sent<protocol::Shutdown>();
+  ASSERT_TRUE(shutdown.has_value());
+  EXPECT_THAT(shutdown->reason, HasSubstr("worker 1 speaks protocol 9.1 (build 9.9), this "));
+  EXPECT_TRUE(shutdown->refused) << "another start would not help";
   EXPECT_FALSE(context_.Sent<protocol::FormGroup>().has_value());
 }
 
@@ -230,7 +233,7 @@ TEST_F(ControlLoopTest, WhatCannotRunGetsAnErrorDelta) {
   const auto client = Submit(7, std::vector<int32_t>(40, 3), StopAt(1));
   Idle();
   EXPECT_EQ(client->last.finish, FinishReason::kError);
-  EXPECT_EQ(client->last.error.message(), "the prompt has 40 tokens, max_model_len is 32");
+  EXPECT_THAT(std::string(client->last.error.message()), HasSubstr("has 40 tokens, max_model_len"));
   EXPECT_EQ(door_.waiting_requests(), 0U);
 }
 
@@ -516,9 +519,8 @@ TEST_F(SpeculativeLoopTest, ADeltaCarriesSeveralTokensAndTheWorkBehindThem) {
   EXPECT_GT(largest, 1u);
   EXPECT_EQ(client->last.finish, FinishReason::kLength);
   EXPECT_LT(client->last.num_steps, 15u);
-  EXPECT_EQ(client->last.num_steps + client->last.num_accepted_draft_tokens, 20u)
-      << "a step gives one token and the drafts that were kept";
-  EXPECT_GT(client->last.num_draft_tokens, client->last.num_accepted_draft_tokens);
+  EXPECT_EQ(client->last.num_steps + client->num_drafted, 20u) << "kept drafts and one a step";
+  EXPECT_GT(client->last.num_draft_tokens, client->num_drafted);
   EXPECT_EQ(metrics_.engines[0].generation_tokens.value(), 20);
   EXPECT_EQ(metrics_.engines[0].inter_token_latency.count(), 19u) << "one for each token";
 }
@@ -528,8 +530,7 @@ TEST_F(SpeculativeLoopTest, CountsDraftsByPosition) {
   RunAll();
   EXPECT_GT(counts().drafts.value(), 2);
   EXPECT_EQ(counts().draft_tokens.value(), static_cast<double>(client->last.num_draft_tokens));
-  EXPECT_EQ(counts().accepted_tokens.value(),
-            static_cast<double>(client->last.num_accepted_draft_tokens));
+  EXPECT_EQ(counts().accepted_tokens.value(), static_cast<double>(client->num_drafted));
   ASSERT_EQ(counts().accepted_at.size(), 5u);
   double sum = 0;
   for (const protocol::Counter& position : counts().accepted_at) sum += position.value();
@@ -593,7 +594,7 @@ TEST_F(SpeculativeLoopTest, ARequestThatEndsWithAnErrorReportsItsDrafts) {
   RunAll();
   EXPECT_EQ(client->last.finish, FinishReason::kCancelled);
   EXPECT_GT(client->last.num_draft_tokens, 0u);
-  EXPECT_GE(client->last.num_draft_tokens, client->last.num_accepted_draft_tokens);
+  EXPECT_GE(client->last.num_draft_tokens, client->num_drafted);
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ class FakeControl final : public coordinator::FrontDoor {
       }
       const int32_t id = sequence->ids[sequence->done++];
       const float logprob = -0.25F * static_cast<float>(sequence->done);
-      coordinator::DeltaToken token{id, logprob, {}};
+      coordinator::DeltaToken token{id, logprob, {}, true};
       for (int32_t k = 0; k < sequence->request.sampling.num_top_logprobs; ++k) {
         token.top.push_back({k == 0 ? id : 66 + k, logprob - static_cast<float>(k)});
       }
@@ -150,9 +150,9 @@ class FakeControl final : public coordinator::FrontDoor {
       }
     }
     // As if every token of a burst but the last had been a draft.
+    if (!delta.tokens.empty()) delta.tokens.back().drafted = false;
     delta.num_steps = ++sequence->steps;
     delta.num_draft_tokens = sequence->steps * (burst_ - 1);
-    delta.num_accepted_draft_tokens = sequence->done - sequence->steps;
     return delta;
   }
 

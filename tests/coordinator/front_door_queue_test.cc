@@ -56,8 +56,7 @@ TEST(FrontDoorQueue, BoundsTokens) {
   ASSERT_TRUE(door.TrySubmit(Prompt(1, 7)).ok());
   const absl::Status status = door.TrySubmit(Prompt(2, 4));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(status.message(),
-            "7 prompt tokens wait, 4 more exceed the limit of 10; retry later");
+  EXPECT_EQ(status.message(), "7 prompt tokens wait, 4 more exceed the limit of 10; retry later");
   EXPECT_TRUE(door.TrySubmit(Prompt(3, 3)).ok());
   door.SetQueuedTokensMax(11);
   EXPECT_TRUE(door.TrySubmit(Prompt(4, 1)).ok());

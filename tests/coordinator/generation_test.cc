@@ -186,6 +186,9 @@ TEST_F(BurstTest, NothingAfterAStopStringIsSentOrCounted) {
   EXPECT_EQ(TextAt(result.body, {"choices", "0", "finish_reason"}), "stop");
   EXPECT_EQ(At(result.body, {"choices", "0", "logprobs", "content"}).elements().size(), needed);
   EXPECT_EQ(IntAt(result.body, {"usage", "completion_tokens"}), static_cast<int64_t>(needed));
+  EXPECT_EQ(IntAt(result.body, {"usage", "skein", "accepted_draft_tokens"}),
+            static_cast<int64_t>(needed))
+      << "the drafts behind the stop became no output";
 }
 
 TEST_F(BurstTest, UsageReportsStepsAndDrafts) {

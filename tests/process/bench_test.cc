@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 #include "protocol/base/strings.h"
@@ -103,6 +104,34 @@ TEST_F(BenchTest, FailsWhenNothingSucceeded) {
   EXPECT_THAT(output, HasSubstr("http_404 model_not_found:"));
 }
 
+// Stopped in the middle, it prints and saves the requests that had ended.
+TEST_F(BenchTest, AStopSavesWhatWasMeasured) {
+  const std::string command =
+      Concat(SKEIN_PROGRAM_DIRECTORY, "/skein bench ", Server(), "--save-result --result-dir ",
+             server_.directory(), " --result-filename s.json --num-prompts 100000 --ignore-eos ",
+             "--random-input-len 4 --random-output-len 3 --max-concurrency 2 2>&1 & ",
+             "echo $!; wait $!; echo code $?");
+  FILE* const pipe = ::popen(command.c_str(), "r");
+  std::array<char, 4096> piece{};
+  ASSERT_NE(std::fgets(piece.data(), piece.size(), pipe), nullptr);
+  const auto pid = static_cast<pid_t>(std::stol(piece.data()));
+  EXPECT_TRUE(WaitUntil([&] { return server_.Metric("skein_generation_tokens_total") >= 60; }));
+  EXPECT_EQ(::kill(pid, SIGTERM), 0);
+  std::string output;
+  while (const size_t size = std::fread(piece.data(), 1, piece.size(), pipe)) {
+    output.append(piece.data(), size);
+  }
+  ::pclose(pipe);
+  EXPECT_THAT(output, HasSubstr("Serving Benchmark Result"));
+  EXPECT_THAT(output, HasSubstr("skein bench: interrupted; the figures are of the "));
+  EXPECT_THAT(output, HasSubstr(" of 100000 requests that had ended\n"));
+  EXPECT_THAT(output, HasSubstr("code 130\n"));
+  const auto result = ReadResult(server_.directory() + "/s.json");
+  EXPECT_GE(Number(result, "completed"), 10);
+  EXPECT_EQ(Number(result, "total_output_tokens"), 3 * Number(result, "completed"));
+  EXPECT_EQ(Number(result, "failed"), 0);
+}
+
 TEST(BenchCommand, SaysWhatIsWrongBeforeItLoadsAnything) {
   const auto [closed_code, closed] = RunBench(Concat("--port ", FreePort()));
   EXPECT_EQ(closed_code, 70);
@@ -113,6 +142,12 @@ TEST(BenchCommand, SaysWhatIsWrongBeforeItLoadsAnything) {
   const auto [file_code, file] = RunBench("--compare /nowhere/a /nowhere/b");
   EXPECT_EQ(file_code, 65);
   EXPECT_THAT(file, HasSubstr("cannot read /nowhere/a: No such file or directory"));
+  const auto [folder_code, folder] = RunBench("--compare /tmp /tmp");
+  EXPECT_EQ(folder_code, 65);
+  EXPECT_THAT(folder, HasSubstr("skein bench: /tmp is a directory; give a file\n"));
+  const auto [result_code, result] = RunBench("--save-result --result-dir /nowhere/results");
+  EXPECT_EQ(result_code, 65);
+  EXPECT_THAT(result, HasSubstr("--result-dir /nowhere/results is no directory; create it first"));
 }
 
 }  // namespace

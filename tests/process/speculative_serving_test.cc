@@ -36,6 +36,18 @@ std::vector<int32_t> IdsOf(const JsonValue& entry) {
   return ids;
 }
 
+// The first `most` prompts of the validation set.
+std::vector<std::vector<int32_t>> ReadValidationPrompts(size_t most) {
+  std::vector<std::vector<int32_t>> prompts;
+  std::ifstream validation("tests/data/tiny-v41-goldens/validation_prompts.jsonl");
+  for (std::string line; prompts.size() < most && std::getline(validation, line);) {
+    const auto entry = protocol::ParseJson(line);
+    EXPECT_TRUE(entry.ok()) << entry.status();
+    if (entry.ok()) prompts.push_back(IdsOf(*entry));
+  }
+  return prompts;
+}
+
 std::vector<std::vector<int32_t>> ReadPrompts() {
   std::vector<std::vector<int32_t>> prompts;
   std::ifstream goldens("tests/data/tiny-v41-goldens/goldens.json");
@@ -45,12 +57,8 @@ std::vector<std::vector<int32_t>> ReadPrompts() {
   EXPECT_TRUE(json.ok()) << json.status();
   if (!json.ok()) return prompts;
   for (const JsonValue& entry : json->Find("prompts")->elements()) prompts.push_back(IdsOf(entry));
-  std::ifstream validation("tests/data/tiny-v41-goldens/validation_prompts.jsonl");
-  std::string line;
-  for (size_t i = 0; i < kValidationPrompts && std::getline(validation, line); ++i) {
-    const auto entry = protocol::ParseJson(line);
-    EXPECT_TRUE(entry.ok()) << entry.status();
-    if (entry.ok()) prompts.push_back(IdsOf(*entry));
+  for (auto& prompt : ReadValidationPrompts(kValidationPrompts)) {
+    prompts.push_back(std::move(prompt));
   }
   return prompts;
 }
@@ -76,11 +84,12 @@ std::vector<ChatCall> Calls() {
 }
 
 // The calls, so many at a time.
-std::vector<ChatAnswer> AskAll(uint16_t port, const std::vector<ChatCall>& calls) {
+std::vector<ChatAnswer> AskAll(uint16_t port, const std::vector<ChatCall>& calls,
+                               size_t at_a_time = kAtATime) {
   std::vector<ChatAnswer> answers(calls.size());
   std::atomic<size_t> next = 0;
   std::vector<std::thread> askers;
-  for (size_t i = 0; i < kAtATime; ++i) {
+  for (size_t i = 0; i < at_a_time; ++i) {
     askers.emplace_back([&] {
       for (size_t at = next++; at < calls.size(); at = next++) answers[at] = Ask(port, calls[at]);
     });
@@ -196,6 +205,44 @@ INSTANTIATE_TEST_SUITE_P(
         SpeculativeFlags{"AdaptiveTokens512Lanes2Workers1", false, {"--lanes", "2"}}),
     [](const auto& flags) { return flags.param.name; });
 
+// Every validation prompt, greedily, eight at a time: text and logprobs with drafts of any depth
+// are those without.
+TEST(SpeculativeServingTest, TheWholeValidationSetEqualsThatWithoutDrafts) {
+  constexpr size_t kBatch = 8;
+  std::vector<ChatCall> calls;
+  for (auto& prompt : ReadValidationPrompts(1000)) {
+    ChatCall& call = calls.emplace_back();
+    call.prompt_ids = std::move(prompt);
+    call.max_tokens = 48;
+    call.temperature = 0;
+  }
+  ASSERT_EQ(calls.size(), 50u);
+  std::vector<ChatAnswer> wanted;
+  for (const char* const depth : {"none", "fixed", "adaptive"}) {
+    const bool drafts = depth != std::string_view("none");
+    LiveServer server;
+    ASSERT_TRUE(server.StartReady({drafts ? "--speculation-depth" : "--speculation-method", depth}))
+        << server.output();
+    const std::vector<ChatAnswer> answers = AskAll(server.port(), calls, kBatch);
+    if (!drafts) wanted = answers;
+    size_t tokens = 0;
+    int64_t accepted = 0;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      EXPECT_EQ(answers[i].status, 200) << answers[i].refusal;
+      EXPECT_EQ(answers[i], wanted[i]) << depth << ", prompt " << i;
+      EXPECT_LE(answers[i].accepted_draft_tokens + 1, answers[i].completion_tokens);
+      tokens += answers[i].entries.size();
+      accepted += answers[i].accepted_draft_tokens;
+    }
+    EXPECT_GT(tokens, 1000u);
+    if (depth == std::string_view("fixed")) {
+      EXPECT_GT(accepted, static_cast<int64_t>(tokens / 3));
+    }
+    std::printf("validation set, %s: %zu tokens, %ld of them drafted\n", depth, tokens,
+                static_cast<long>(accepted));
+  }
+}
+
 // ---- faults and start
 
 TEST(SpeculativeServingTest, StreamsOutliveTheWorkerInTheMiddleOfDrafts) {
@@ -230,10 +277,11 @@ TEST(SpeculativeServingTest, StreamsOutliveTheWorkerInTheMiddleOfDrafts) {
 
 TEST(SpeculativeServingTest, TheStartNamesWhatDraftsAndUsageCounts) {
   LiveServer server;
-  ASSERT_TRUE(server.StartReady({"--speculative-config",
-                                 R"({"method": "dspark", "num_speculative_tokens": 3})",
-                                 "--speculation-depth", "fixed"}))
+  ASSERT_TRUE(server.StartReady(
+      {"--speculative-config", R"({"method": "dspark", "num_speculative_tokens": 3})",
+       "--speculation-depth", "fixed", "--speculation-tap-side", "leaving"}))
       << server.output();
+  EXPECT_THAT(server.output(), HasSubstr(" draft_taps=leaving"));
   EXPECT_THAT(
       server.output(),
       HasSubstr("  speculation  dspark, at most 3 drafts a sequence and step, fixed depth\n"));

@@ -156,7 +156,8 @@ TEST(ClusterScheduler, ASequenceGoesWhereItFits) {
   harness.Resize(3, 64);
   harness.Start(3, 1);
   EXPECT_EQ(harness.outcome(1).error.message(),
-            "the new worker group cannot run it: 16 tokens need 4 cache blocks, the worker has 2");
+            "the new worker group cannot run it: 16 tokens need 4 cache blocks, the worker has 2; "
+            "lower max_tokens, shorten the prompt or raise worker.num_blocks");
 }
 
 TEST(ClusterScheduler, EqualCallsGiveEqualPlans) {

@@ -55,6 +55,7 @@ struct Outcome {
   uint64_t num_steps = 0;
   uint64_t num_draft_tokens = 0;
   uint64_t num_accepted_tokens = 0;
+  uint64_t num_drafted = 0;  // of the tokens
   bool over() const { return ended.has_value() || !error.ok() || cancelled; }
 };
 
@@ -141,6 +142,7 @@ class GroupHarness {
     for (const scheduler::SequenceDelta& delta : commit.deltas) {
       for (const scheduler::CommittedToken& token : commit.TokensOf(delta)) {
         outcomes_[delta.sequence.value()].tokens.push_back(token.token);
+        outcomes_[delta.sequence.value()].num_drafted += token.drafted ? 1 : 0;
       }
     }
     Take(commit.deltas);

@@ -205,12 +205,17 @@ TEST(GroupScheduler, TheModelLengthEndsASequence) {
 TEST(GroupScheduler, RefusesWhatCanNeverRun) {
   GroupHarness harness({.block_tokens = 4, .num_blocks = 3, .max_model_len = 32});
   harness.Start();
-  EXPECT_EQ(harness.Add(1, {}, StopAt(1)).message(), "the prompt has no tokens");
+  EXPECT_EQ(harness.Add(1, {}, StopAt(1)).message(),
+            "the prompt has no tokens, at least one is needed");
   EXPECT_EQ(harness.Add(1, {5}, StopAt(0)).message(), "max_tokens is 0, must be at least 1");
-  EXPECT_EQ(harness.AddSimple(1, 32, 1).message(), "the prompt has 32 tokens, max_model_len is 32");
+  EXPECT_EQ(
+      harness.AddSimple(1, 32, 1).message(),
+      "the prompt has 32 tokens, max_model_len is 32; shorten it or raise model.max_model_len");
   const absl::Status blocks = harness.AddSimple(1, 8, 5);
   EXPECT_EQ(blocks.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(blocks.message(), "13 tokens need 4 cache blocks, the worker has 3");
+  EXPECT_EQ(blocks.message(),
+            "13 tokens need 4 cache blocks, the worker has 3; lower max_tokens, shorten the prompt "
+            "or raise worker.num_blocks");
   EXPECT_TRUE(harness.AddSimple(1, 8, 4).ok());
   EXPECT_EQ(harness.AddSimple(1, 2, 1).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(harness.scheduler().sequences().size(), 1U);
@@ -282,7 +287,8 @@ TEST(GroupScheduler, ASmallerWorkerEndsWhatItCannotRun) {
   harness.Start(2);
   EXPECT_EQ(harness.outcome(1).error.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(harness.outcome(1).error.message(),
-            "the new worker group cannot run it: 20 tokens need 5 cache blocks, the worker has 3");
+            "the new worker group cannot run it: 20 tokens need 5 cache blocks, the worker has 3; "
+            "lower max_tokens, shorten the prompt or raise worker.num_blocks");
   EXPECT_TRUE(harness.Finish());
   EXPECT_EQ(harness.outcome(2).tokens, harness.Alone(2, 3, 3));
 }

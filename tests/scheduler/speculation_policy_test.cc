@@ -42,6 +42,8 @@ struct World {
   uint32_t accepted_of_five = 3;
   SpeculationPolicy policy{SpeculationSettings{5, Adaptation::kAdaptive}};
   std::vector<DraftHistory> histories;
+  double time_us = 0;  // of all steps
+  double tokens = 0;   // that they gave
 
   // Runs steps of `sequences` sequences and returns the mean depth of the last ones.
   double Run(uint32_t sequences, int steps) {
@@ -56,13 +58,16 @@ struct World {
       const auto drafted = static_cast<uint32_t>(
           std::count_if(choice.depths.begin(), choice.depths.end(), [](auto d) { return d > 0; }));
       const double draft_us = draft * drafted;
+      time_us += base + row * (sequences + drafts) + draft_us;
+      tokens += sequences;
       policy.ObserveStep({sequences + drafts, drafted,
                           static_cast<uint64_t>(base + row * (sequences + drafts) + draft_us),
                           static_cast<uint64_t>(draft_us)});
       for (uint32_t i = 0; i < sequences; ++i) {
         const std::vector<float> confidences(choice.depths[i], 0.6F);
-        policy.ObserveDrafts(confidences, std::min(choice.depths[i], accepted_of_five),
-                             histories[i]);
+        const uint32_t accepted = std::min(choice.depths[i], accepted_of_five);
+        policy.ObserveDrafts(confidences, accepted, histories[i]);
+        tokens += accepted;
       }
       if (step >= steps - kCounted) depths += static_cast<double>(drafts) / sequences;
     }
@@ -97,6 +102,55 @@ TEST(SpeculationPolicy, ProbesRarelyAndFindsEasierText) {
   EXPECT_LE(world.Run(1, 1000), 0.1);
   world.accepted_of_five = 5;
   EXPECT_GT(world.Run(1, 40000), 3);
+}
+
+// Where drafts cannot pay, all that the policy tries costs half a percent at most, after the one
+// look that a new policy takes.
+TEST(SpeculationPolicy, WhereDraftsCannotPayTryingThemIsBounded) {
+  for (const uint32_t sequences : {1u, 4u, 32u}) {
+    for (const double draft : {300.0, 5000.0}) {
+      World world;
+      world.accepted_of_five = 0;
+      world.row = 700;  // rows dominate, as on a small machine
+      world.draft = draft;
+      constexpr int kSteps = 60'000;
+      world.Run(sequences, kSteps);
+      const double plain = kSteps * (world.base + world.row * sequences);
+      EXPECT_LT(world.time_us, 1.0055 * plain) << sequences << " sequences, draft " << draft;
+      EXPECT_GT(world.time_us, 1.0001 * plain) << "it does try again";
+    }
+  }
+}
+
+// The first look is small: one sequence, two drafts; then it grows with what was measured.
+TEST(SpeculationPolicy, ApproachesWhatWasNeverMeasured) {
+  SpeculationPolicy policy({5, Adaptation::kAdaptive});
+  const std::vector<Candidate> candidates(100, {5, {}});
+  const auto sum = [&] {
+    const auto choice = policy.Choose(candidates, 0);
+    return std::accumulate(choice.depths.begin(), choice.depths.end(), 0u);
+  };
+  policy.ObserveStep({100, 0, 10'000, 0});
+  EXPECT_EQ(sum(), 2u);
+  EXPECT_EQ(sum(), 2u) << "until it was measured";
+  policy.ObserveStep({102, 1, 10'010, 10});
+  EXPECT_EQ(sum(), 4 * 5u);
+  policy.ObserveStep({120, 4, 10'100, 20});
+  EXPECT_EQ(sum(), 16 * 5u);
+}
+
+// A device on which rows are nearly free: depth five at once, and what it gains.
+TEST(SpeculationPolicy, OnAFlatCostCurveTheDeepestDraftsPay) {
+  for (const uint32_t sequences : {1u, 32u}) {
+    World world;
+    world.base = 20'000;
+    world.row = 10;
+    world.draft = 40;
+    world.accepted_of_five = 5;
+    EXPECT_GT(world.Run(sequences, 100), 4.99) << sequences;
+    const double plain = world.tokens * (world.base / sequences + world.row);
+    EXPECT_GT(plain / world.time_us, 4.5) << "times as fast with " << sequences << " sequences";
+  }
 }
 
 TEST(SpeculationPolicy, StopsFeedingTheDrafterWhenItRests) {

@@ -99,6 +99,7 @@ TEST(SpeculativeSchedule, DraftsShareTheRowsAndPushNobodyOut) {
 }
 
 TEST(SpeculativeSchedule, AStopTokenAmongTheDraftsEndsTheSequenceThere) {
+  uint64_t behind = 0;  // drafts that the rule kept and the end cut off
   for (uint64_t id = 1; id <= 40; ++id) {
     GroupHarness harness(Drafting());
     harness.Start();
@@ -107,7 +108,11 @@ TEST(SpeculativeSchedule, AStopTokenAmongTheDraftsEndsTheSequenceThere) {
     ASSERT_TRUE(harness.Add(1, prompt, stop).ok());
     ASSERT_TRUE(harness.Finish());
     EXPECT_EQ(harness.outcome(1).tokens, DecodeAlone(prompt, stop, harness.max_model_len())) << id;
+    EXPECT_EQ(harness.outcome(1).num_accepted_tokens, harness.outcome(1).num_drafted) << id;
+    for (const uint64_t count : harness.group().counters().accepted) behind += count;
+    behind -= harness.outcome(1).num_accepted_tokens;
   }
+  EXPECT_GT(behind, 0u) << "they count in the totals, not for the sequence";
 }
 
 TEST(SpeculativeSchedule, MoreRowsThanThePlanAllowsAreRefused) {

@@ -219,8 +219,11 @@ TEST_F(BatchInputTest, GoingBackByADraftIsALength) {
   Build({Step(1, 0, 0, 5, 20, 0, {0, 1, 2, 3, 4})});
   const ModelBatch& batch = Build({Step(1, 0, 14, 50, 2, 5, {})});
   EXPECT_THAT(Ints(batch.rows.position), ElementsAre(14, 15));
-  EXPECT_THAT(Refusal({Step(1, 0, 9, 50, 1, 5, {})}),
-              "sequence 1: first_position 9 goes back 7 tokens, at most 6");
+  EXPECT_EQ(Refusal({Step(1, 0, 10, 50, 1, 5, {})}),
+            "sequence 1: first_position 10 goes back 6 tokens, at most 5, the largest draft; start "
+            "it again in a fresh slot");
+  // To the row after the decided token, when a whole draft was refused.
+  EXPECT_THAT(Ints(Build({Step(1, 0, 11, 50, 1, 5, {})}).rows.position), ElementsAre(11));
   EXPECT_THAT(Refusal({Step(1, 0, 17, 50, 1, 5, {})}),
               "sequence 1: first_position 17 leaves a gap after 16 computed tokens");
 }
@@ -249,7 +252,8 @@ TEST_F(BatchInputTest, EveryRefusalLeavesTheStateAsItWas) {
     const char* text;
   };
   const std::vector<Case> cases = {
-      {[](SequenceStep& s) { s.slot = protocol::SlotId(4); }, "sequence 2: slot 4 of 4"},
+      {[](SequenceStep& s) { s.slot = protocol::SlotId(4); },
+       "sequence 2: slot 4 does not exist; the worker has 4, numbered from 0"},
       {[](SequenceStep& s) { s.fresh_slot = false; }, "sequence 2: slot 1 does not hold it"},
       {[](SequenceStep& s) { s.first_position = 1; },
        "sequence 2: first_position 1 leaves a gap after 0 computed tokens"},
@@ -262,7 +266,8 @@ TEST_F(BatchInputTest, EveryRefusalLeavesTheStateAsItWas) {
        "sequence 2: 1 blocks of 4 tokens do not hold 5 tokens"},
       {[](SequenceStep& s) { s.new_blocks.assign(33, BlockId(1)); },
        "sequence 2: has 33 blocks, at most 32"},
-      {[](SequenceStep& s) { s.new_blocks[0] = BlockId(64); }, "sequence 2: block 64 of 64"},
+      {[](SequenceStep& s) { s.new_blocks[0] = BlockId(64); },
+       "sequence 2: block 64 does not exist; the worker has 64, numbered from 0"},
       {[](SequenceStep& s) { s.tokens[1] = 4096; },
        "sequence 2: token 4096, the vocabulary has 4096"},
       {[](SequenceStep& s) { s.tokens[1] = -1; }, "sequence 2: token -1, the vocabulary has 4096"},

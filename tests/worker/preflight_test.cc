@@ -68,6 +68,12 @@ TEST_F(PreflightTest, SpeculationIsAskedForByName) {
   EXPECT_TRUE(PlanLoad(config_, no_head).ok());
 }
 
+TEST_F(PreflightTest, TheTapSideReachesTheLoad) {
+  EXPECT_EQ(PlanLoad(config_, spec_)->tap_side, TapSide::kEntering);
+  config_.speculation.tap_side = "leaving";
+  EXPECT_EQ(PlanLoad(config_, spec_)->tap_side, TapSide::kLeaving);
+}
+
 TEST_F(PreflightTest, SaysWhyNothingIsDrafted) {
   const auto why = [&](const ModelSpec& spec) {
     return WhyNoDrafts(config_, spec, PlanLoad(config_, spec).value());

@@ -42,7 +42,7 @@ worker::LoadedModel& SharedModel() {
 
 protocol::RowSampling SamplingOf(int set) {
   protocol::RowSampling sampling;
-  sampling.temperature = set % 2 == 0 ? 1.0F : 1.3F;
+  sampling.temperature = set % 2 == 0 ? 1.8F : 1.0F;  // broad laws show errors best
   sampling.top_k = 6;
   if (set % 4 == 1) sampling.top_k = 4;
   if (set % 4 == 2) sampling.top_p = 0.8F;
@@ -216,21 +216,19 @@ double PValue(const std::map<std::pair<int32_t, int32_t>, double>& law,
 }
 
 TEST(RejectionLawOfTheModel, KeepsTheJointOfTwoTokensAndNoticesErrors) {
-  std::map<Plant, int> caught;  // the set that noticed it
   for (int set = 0; set < kSets; ++set) {
     Trials trials(set);
     const auto law = trials.Law();
     const auto seed = static_cast<uint64_t>(set) * 100'000;
     EXPECT_GT(PValue(law, trials.Count(Plant::kNone, seed)), 0.001) << "set " << set;
+    if (set % 4 != 0) continue;
     for (const Plant plant : {Plant::kRowOffByOne, Plant::kResidualIsTarget,
                               Plant::kRecoveredOfNextRow, Plant::kLookAhead}) {
-      const bool tries = !caught.contains(plant) && set % 4 == 0;
-      if (tries && PValue(law, trials.Count(plant, seed)) <= 0.001) caught[plant] = set;
+      const double p = PValue(law, trials.Count(plant, seed));
+      std::cout << "set " << set << ", planted error " << static_cast<int>(plant) << ": p " << p
+                << "\n";
+      EXPECT_LT(p, 0.001) << "set " << set << " does not notice the planted error";
     }
-  }
-  EXPECT_EQ(caught.size(), 4u) << "a planted error went unnoticed";
-  for (const auto& [plant, set] : caught) {
-    std::cout << "planted error " << static_cast<int>(plant) << " noticed in set " << set << "\n";
   }
 }
 

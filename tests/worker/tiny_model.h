@@ -21,6 +21,7 @@ struct TinySetup {
   int num_blocks = 64;
   int num_slots = 8;
   int max_draft_requests = 0;
+  worker::TapSide tap_side = worker::TapSide::kEntering;
 };
 
 inline worker::LoadOptions TinyOptions(const TinySetup& setup) {
@@ -34,6 +35,7 @@ inline worker::LoadOptions TinyOptions(const TinySetup& setup) {
   options.num_blocks = setup.num_blocks;
   options.num_slots = setup.num_slots;
   options.max_draft_requests = setup.max_draft_requests;
+  options.tap_side = setup.tap_side;
   if (setup.max_draft_requests > 0) options.limits.max_drafts = 5;
   return options;
 }

@@ -154,13 +154,18 @@ absl::Status Model::RunLayer(int layer, const ModelBatch& batch) {
   if (it.engram_index >= 0) {
     SKEIN_RETURN_IF_ERROR(engrams_[static_cast<size_t>(it.engram_index)].Run(batch.ngram, h));
   }
-  if (it.tap_index >= 0 && batch.feeds_drafter) {
-    const TensorView tap =
-        Columns(taps(batch.num_rows), int64_t{it.tap_index} * spec_.hidden, spec_.hidden);
-    SKEIN_RETURN_IF_ERROR(mean_({.stream = h, .y = tap}));
-  }
-  return blocks_[static_cast<size_t>(layer)].Run(batch, streams_,
-                                                 AttentionLayer::WindowRing::kKeep);
+  if (spec_.dspark.tap_side == TapSide::kEntering) SKEIN_RETURN_IF_ERROR(Tap(it, batch));
+  SKEIN_RETURN_IF_ERROR(blocks_[static_cast<size_t>(layer)].Run(
+      batch, streams_, AttentionLayer::WindowRing::kKeep));
+  if (spec_.dspark.tap_side == TapSide::kLeaving) SKEIN_RETURN_IF_ERROR(Tap(it, batch));
+  return absl::OkStatus();
+}
+
+absl::Status Model::Tap(const LayerSpec& layer, const ModelBatch& batch) {
+  if (layer.tap_index < 0 || !batch.feeds_drafter) return absl::OkStatus();
+  const TensorView tap =
+      Columns(taps(batch.num_rows), int64_t{layer.tap_index} * spec_.hidden, spec_.hidden);
+  return mean_({.stream = stream(batch.num_rows), .y = tap});
 }
 
 absl::Status Model::Logits(const ModelBatch& batch) {

@@ -100,6 +100,9 @@ class Model {
   }
 
  private:
+  // What the draft head sees of the stream at a target layer; nothing at another.
+  absl::Status Tap(const LayerSpec& layer, const ModelBatch& batch);
+
   const ModelSpec& spec_;
   const ModelWeights& weights_;
   const Numerics numerics_;

@@ -50,12 +50,17 @@ struct EngramSpec {
   int columns() const { return (ngram - 1) * heads; }
 };
 
+// Where the draft head taps the residual stream of a target layer: before the layer, Engram
+// included, or after it. The published V4.1 code taps before; the V4 refreshes tapped after.
+enum class TapSide : uint8_t { kEntering, kLeaving };
+
 // Block drafting (model section 3.12).
 struct DSparkSpec {
   int stages = 0;
   int block = 0;
   int noise_token = 0;
   std::vector<int> target_layers;
+  TapSide tap_side = TapSide::kEntering;  // not in config.json: a choice of the configuration
   int markov_rank = 0;
   int num_experts = 0;
   int experts_per_token = 0;

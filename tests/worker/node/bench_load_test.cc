@@ -3,6 +3,8 @@
 #include "worker/node/commands/bench_load.h"
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,6 +36,7 @@ class ScriptedTarget final : public BenchTarget {
   }
   void Poll(double until_s, Receiver& receiver) override {
     ASSERT_LT(++polls_, 10'000) << "the load does not end";
+    on_time(now_s_);
     const auto next = std::min_element(due_.begin(), due_.end(),
                                        [](const Due& a, const Due& b) { return a.at_s < b.at_s; });
     if (next == due_.end() || next->at_s > until_s) {
@@ -53,6 +56,7 @@ class ScriptedTarget final : public BenchTarget {
 
   std::vector<std::string> bodies;
   int open_max = 0;
+  std::function<void(double now_s)> on_time = [](double) {};  // called by every Poll
 
  private:
   struct Due {
@@ -160,10 +164,31 @@ TEST(BenchLoadTest, AnAnswerWithoutTextBeginsWithItsEnd) {
   EXPECT_EQ(records[0].first_s, 0.25);
 }
 
+// A stop keeps what had ended, in order, and says nothing of the rest.
+TEST(BenchLoadTest, AStopKeepsWhatHadEnded) {
+  const BenchWorkload workload = Workload({0, 0.25, 0.375, 3, 4}, true);
+  ScriptedTarget target(GoodScript());
+  std::atomic<bool> stop = false;
+  target.on_time = [&stop](double now_s) { stop = now_s >= 1.25; };
+  const auto records = BenchLoad(workload, 0, target, &stop).Run();
+  EXPECT_THAT(TimesOf(records, &BenchRecord::end_s), ElementsAre(1, 1.25));
+  stop = true;
+  EXPECT_TRUE(BenchLoad(workload, 0, target, &stop).Run().empty());
+}
+
 BenchRecord RecordOf(std::vector<Act> script) {
   const BenchWorkload workload = Workload({0}, false);
   ScriptedTarget target(std::move(script));
   return BenchLoad(workload, 0, target).Run()[0];
+}
+
+TEST(BenchLoadTest, ANegativeCountFailsTheRequest) {
+  const BenchRecord record = RecordOf(
+      {{0.5, Text("a") + "data: {\"choices\":[],\"usage\":{\"completion_tokens\":-3}}\n\n" + kDone,
+        true}});
+  EXPECT_EQ(record.error, "malformed_usage");
+  EXPECT_EQ(record.message, "usage says completion_tokens -3, a count is 0 or more");
+  EXPECT_EQ(record.output_tokens, 0);
 }
 
 TEST(BenchLoadTest, NamesEveryKindOfFailure) {

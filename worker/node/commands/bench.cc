@@ -2,20 +2,24 @@
 // Main thread. Must never report a run in which nothing succeeded as a success.
 #include "worker/node/commands/bench.h"
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
 #include <utility>
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "absl/status/status.h"
+#include "protocol/base/signal_watch.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "protocol/http/http_client.h"
@@ -34,6 +38,8 @@ namespace {
 
 using protocol::Concat;
 using Clock = protocol::HttpClientPool::Clock;
+
+constexpr int kExitInterrupted = 130;  // as shells report Ctrl-C
 
 int Fail(const absl::Status& status, int code) {
   std::fprintf(stderr, "skein bench: %s\n", std::string(protocol::StatusText(status)).c_str());
@@ -126,6 +132,10 @@ absl::StatusOr<int64_t> CountTokens(const BenchOptions& options, std::string_vie
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown)) {
+    return absl::InvalidArgumentError(Concat(path, " is a directory; give a file"));
+  }
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -153,6 +163,22 @@ std::string TimeText(const char* format) {
   char text[40] = {};
   std::strftime(text, sizeof text, format, &parts);
   return text;
+}
+
+// Whether a result can be saved: known before the load, not after.
+absl::Status CheckResultDirectory(const BenchOptions& options) {
+  if (!options.save_result || options.result_dir.empty()) return absl::OkStatus();
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(options.result_dir, unknown)) {
+    return absl::NotFoundError(
+        Concat("--result-dir ", options.result_dir, " is no directory; create it first"));
+  }
+  if (::access(options.result_dir.c_str(), W_OK) != 0) {
+    return absl::PermissionDeniedError(Concat("--result-dir ", options.result_dir,
+                                              " cannot be written: ", std::strerror(errno),
+                                              "; choose another"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SaveResult(const BenchOptions& options, const BenchReport& report) {
@@ -193,8 +219,8 @@ absl::StatusOr<std::unique_ptr<HttpTarget>> OpenTarget(const BenchOptions& optio
   return std::make_unique<HttpTarget>(options, std::move(pool));
 }
 
-absl::Status WarmUp(const BenchOptions& options, const BenchWorkload& workload,
-                    HttpTarget& target) {
+absl::Status WarmUp(const BenchOptions& options, const BenchWorkload& workload, HttpTarget& target,
+                    const std::atomic<bool>& stop) {
   if (options.num_warmups == 0) return absl::OkStatus();
   BenchWorkload warm_up;
   for (int64_t i = 0; i < options.num_warmups; ++i) {
@@ -202,7 +228,7 @@ absl::Status WarmUp(const BenchOptions& options, const BenchWorkload& workload,
         workload.requests[static_cast<size_t>(i) % workload.requests.size()]);
   }
   target.Begin();
-  for (const BenchRecord& record : BenchLoad(warm_up, 1, target).Run()) {
+  for (const BenchRecord& record : BenchLoad(warm_up, 1, target, &stop).Run()) {
     if (!record.ok()) {
       return absl::UnavailableError(
           Concat("a warm-up request failed: ", record.error, ": ", record.message));
@@ -211,7 +237,32 @@ absl::Status WarmUp(const BenchOptions& options, const BenchWorkload& workload,
   return absl::OkStatus();
 }
 
+// The figures of `records`, which are those of all requests unless the run was stopped.
+int Report(const BenchOptions& options, const std::vector<BenchRecord>& records,
+           size_t num_requests, bool is_stopped) {
+  const BenchReport report = MakeReport(options, records);
+  std::fputs(ReportTable(options, report).c_str(), stdout);
+  if (is_stopped) {
+    std::fprintf(stderr,
+                 "skein bench: interrupted; the figures are of the %zu of %zu requests that "
+                 "had ended\n",
+                 records.size(), num_requests);
+  }
+  if (options.save_result && !records.empty()) {
+    const absl::Status saved = SaveResult(options, report);
+    if (!saved.ok()) return Fail(saved, kExitModel);
+  }
+  if (is_stopped) return kExitInterrupted;
+  return report.completed > 0 ? kExitOk : kExitInternal;
+}
+
 int Measure(BenchOptions options) {
+  // Before any thread.
+  std::atomic<bool> stop = false;
+  const auto signals = protocol::SignalWatch::Create([&stop](int) { stop = true; });
+  if (!signals.ok()) return Fail(signals.status(), kExitInternal);
+  const absl::Status can_save = CheckResultDirectory(options);
+  if (!can_save.ok()) return Fail(can_save, kExitModel);
   if (options.model.empty()) {
     auto model = AskModel(options);
     if (!model.ok()) return Fail(model.status(), kExitInternal);
@@ -231,18 +282,14 @@ int Measure(BenchOptions options) {
   }
   const auto target = OpenTarget(options);
   if (!target.ok()) return Fail(target.status(), kExitInternal);
-  const absl::Status warm = WarmUp(options, *workload, **target);
+  const absl::Status warm = WarmUp(options, *workload, **target, stop);
   if (!warm.ok()) return Fail(warm, kExitInternal);
   (*target)->Begin();
   const std::vector<BenchRecord> records =
-      BenchLoad(*workload, options.max_concurrency, **target).Run();
-  const BenchReport report = MakeReport(options, records);
-  std::fputs(ReportTable(options, report).c_str(), stdout);
-  if (options.save_result) {
-    const absl::Status saved = SaveResult(options, report);
-    if (!saved.ok()) return Fail(saved, kExitModel);
-  }
-  return report.completed > 0 ? kExitOk : kExitInternal;
+      BenchLoad(*workload, options.max_concurrency, **target, &stop).Run();
+  // A stop behind the last answer changed nothing.
+  const size_t num_requests = workload->requests.size();
+  return Report(options, records, num_requests, records.size() < num_requests);
 }
 
 }  // namespace

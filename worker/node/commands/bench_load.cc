@@ -2,6 +2,7 @@
 // Main thread. Must never count an answer as whole that did not end with [DONE].
 #include "worker/node/commands/bench_load.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "protocol/base/strings.h"
@@ -15,9 +16,14 @@ using protocol::JsonValue;
 
 constexpr size_t kRefusalBytesMax = 4096;
 
-int64_t NumberAt(const JsonValue& object, std::string_view key) {
+// A count of usage; a negative one fails the request.
+int64_t CountAt(const JsonValue& object, std::string_view key, BenchRecord& record) {
   const JsonValue* value = object.Find(key);
-  return value == nullptr ? 0 : value->AsInt64(key).value_or(0);
+  const int64_t count = value == nullptr ? 0 : value->AsInt64(key).value_or(0);
+  if (count >= 0) return count;
+  record.error = "malformed_usage";
+  record.message = Concat("usage says ", key, " ", count, ", a count is 0 or more");
+  return 0;
 }
 
 bool HasTextAt(const JsonValue& object, std::string_view key) {
@@ -37,13 +43,13 @@ bool CarriesText(const JsonValue& choice) {
 
 void ReadUsage(const JsonValue& usage, BenchRecord& record) {
   if (!usage.IsObject()) return;
-  record.input_tokens = NumberAt(usage, "prompt_tokens");
-  record.output_tokens = NumberAt(usage, "completion_tokens");
+  record.input_tokens = CountAt(usage, "prompt_tokens", record);
+  record.output_tokens = CountAt(usage, "completion_tokens", record);
   const JsonValue* own = usage.Find("skein");
   if (own == nullptr) return;
-  record.steps = NumberAt(*own, "steps");
-  record.draft_tokens = NumberAt(*own, "draft_tokens");
-  record.accepted_draft_tokens = NumberAt(*own, "accepted_draft_tokens");
+  record.steps = CountAt(*own, "steps", record);
+  record.draft_tokens = CountAt(*own, "draft_tokens", record);
+  record.accepted_draft_tokens = CountAt(*own, "accepted_draft_tokens", record);
 }
 
 // The error object's code and message behind `kind`.
@@ -90,10 +96,12 @@ std::string KindOf(const absl::Status& status) {
 
 }  // namespace
 
-BenchLoad::BenchLoad(const BenchWorkload& workload, int64_t concurrency_max, BenchTarget& target)
+BenchLoad::BenchLoad(const BenchWorkload& workload, int64_t concurrency_max, BenchTarget& target,
+                     const std::atomic<bool>* stop)
     : workload_(workload),
       concurrency_max_(concurrency_max),
       target_(target),
+      stop_(stop),
       records_(workload.requests.size()) {}
 
 bool BenchLoad::HasRoom() const {
@@ -117,16 +125,25 @@ void BenchLoad::StartDue() {
 }
 
 std::vector<BenchRecord> BenchLoad::Run() {
-  constexpr double kIdleSeconds = 1;
+  constexpr double kIdleSeconds = 0.1;  // how long a stop may wait
   while (true) {
+    if (IsStopped()) return Ended();
     StartDue();
     if (next_ == records_.size() && in_progress_.empty()) return std::move(records_);
     double until = target_.NowSeconds() + kIdleSeconds;
     if (next_ < records_.size() && workload_.is_open_loop && HasRoom()) {
-      until = workload_.requests[next_].arrival_s;
+      until = std::min(until, workload_.requests[next_].arrival_s);
     }
     target_.Poll(until, *this);
   }
+}
+
+std::vector<BenchRecord> BenchLoad::Ended() const {
+  std::vector<BenchRecord> ended;
+  for (uint64_t i = 0; i < next_; ++i) {
+    if (!in_progress_.contains(i)) ended.push_back(records_[i]);
+  }
+  return ended;
 }
 
 void BenchLoad::OnBody(uint64_t request, int status, std::string_view bytes, double at_s) {

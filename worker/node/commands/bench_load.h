@@ -4,6 +4,7 @@
 // Main thread, no other. Must never let a slow answer delay an arrival that was due.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -54,10 +55,12 @@ class BenchTarget {
 
 class BenchLoad final : private BenchTarget::Receiver {
  public:
-  // Both outlive the load. `concurrency_max` 0: no bound.
-  BenchLoad(const BenchWorkload& workload, int64_t concurrency_max, BenchTarget& target);
+  // All outlive the load. `concurrency_max` 0: no bound. `stop`: set by any thread, or null.
+  BenchLoad(const BenchWorkload& workload, int64_t concurrency_max, BenchTarget& target,
+            const std::atomic<bool>* stop = nullptr);
 
-  // To the end of the last request. Records in the order of the workload.
+  // To the end of the last request, or until it is stopped: then without the requests that had not
+  // ended. Records in the order of the workload.
   std::vector<BenchRecord> Run();
 
  private:
@@ -68,6 +71,8 @@ class BenchLoad final : private BenchTarget::Receiver {
   };
 
   bool HasRoom() const;
+  bool IsStopped() const { return stop_ != nullptr && *stop_; }
+  std::vector<BenchRecord> Ended() const;
   void StartDue();
   void OnBody(uint64_t request, int status, std::string_view bytes, double at_s) override;
   void OnEnd(uint64_t request, int status, const absl::Status& result, double at_s) override;
@@ -75,6 +80,7 @@ class BenchLoad final : private BenchTarget::Receiver {
   const BenchWorkload& workload_;
   const int64_t concurrency_max_;
   BenchTarget& target_;
+  const std::atomic<bool>* const stop_;
   std::vector<BenchRecord> records_;
   std::map<uint64_t, Progress> in_progress_;
   size_t next_ = 0;

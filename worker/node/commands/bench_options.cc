@@ -294,7 +294,8 @@ std::string BenchHelp() {
       "  comparison    skein bench --compare before.json after.json\n\n"
       "TTFT counts to the first event with text, ITL from event to event (an event may carry\n"
       "several tokens), TPOT is (E2EL - TTFT) / (tokens - 1); tokens are those of usage.\n"
-      "Exit code 0, 64 for wrong flags, 65 for unreadable files, 70 when no request succeeded.\n"
+      "Exit code 0, 64 for wrong flags, 65 for unreadable files, 70 when no request succeeded,\n"
+      "130 after Ctrl-C, which prints and saves what had ended by then.\n"
       "\nflags:\n";
   for (const Flag& flag : kFlags) {
     const bool is_switch = std::holds_alternative<bool BenchOptions::*>(flag.member);

@@ -52,7 +52,7 @@ struct EngramGatherKernel : WithoutWorkspace<EngramGather> {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     const int64_t dim = problem.row_dim;
     const int64_t width = static_cast<int64_t>(DTypeBytes(problem.y_dtype));
-    ForEachTask(stream, args.rows.dim(0), args.y.size(), [&](int64_t t, int) {
+    ForEachTask(stream, args.rows.dim(0), args.y.size() * 24, [&](int64_t t, int) {
       const int32_t* rows = reinterpret_cast<const int32_t*>(args.rows.row(t));
       for (int64_t c = 0; c < problem.columns; ++c) {
         std::byte* y = args.y.row(t) + c * dim * width;

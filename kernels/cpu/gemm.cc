@@ -15,10 +15,13 @@ namespace {
 constexpr int64_t kTaskColumns = 16;
 constexpr int64_t kMostTaskColumns = 64;
 constexpr int64_t kTaskChannels = 1 << 16;
+// Tasks per thread that a call should have, so that no thread waits long for the last one.
+constexpr int64_t kThreadTasks = 4;
 
-int64_t TaskColumns(int64_t k) {
-  return std::clamp(kTaskChannels / k / kTaskColumns * kTaskColumns, kTaskColumns,
-                    kMostTaskColumns);
+// Columns of a task of a call with `columns` in all, k channels each.
+int64_t TaskColumns(int64_t k, int64_t columns, int64_t threads) {
+  const int64_t most = std::min(kTaskChannels / k, columns / (threads * kThreadTasks));
+  return std::clamp(most / kTaskColumns * kTaskColumns, kTaskColumns, kMostTaskColumns);
 }
 
 int64_t CeilDiv(int64_t value, int64_t by) { return (value + by - 1) / by; }
@@ -60,7 +63,7 @@ size_t RowBytes(int64_t rows, int64_t k) {
          Scratch::Bytes<uint8_t>(rows * FactorStep(k));
 }
 
-// `direct`: no call has more than kDirectRows rows.
+// `direct`: no call has more than MostDirectRows(k) rows.
 template <CpuIsa isa>
 ProductRows TakeRows(Scratch& scratch, int64_t rows, int64_t k, DType x_dtype, WeightFormat format,
                      bool direct) {
@@ -113,7 +116,7 @@ template <CpuIsa isa>
 void DecodeRows(const TensorView& x, const TensorView& x_scale, int64_t count, int64_t k,
                 WeightFormat format, bool direct, const ProductRows& out, int64_t first,
                 DeviceStream stream) {
-  ForEachTask(stream, count, count * out.padded, [&](int64_t row, int) {
+  ForEachTask(stream, count, count * out.padded * 4, [&](int64_t row, int) {
     float* floats = out.floats + (first + row) * out.padded;
     if (!out.use_raw && !(out.use_integers && direct)) {
       DecodeFloats<isa>(x, x_scale, row, k, format, floats);
@@ -161,8 +164,7 @@ void SetOutput(const TensorView& y, GemmCall& call) {
 
 // Runs one task's columns of [0, n).
 template <CpuIsa isa>
-void RunColumns(const GemmCall& call, int64_t task, int64_t n, float* panel) {
-  const int64_t columns = TaskColumns(call.k);
+void RunColumns(const GemmCall& call, int64_t task, int64_t columns, int64_t n, float* panel) {
   const int64_t begin = task * columns;
   Lanes<isa>().gemm(call, begin, std::min(n, begin + columns), panel);
 }
@@ -193,7 +195,7 @@ struct LinearKernel {
     const int64_t rows = args.x.dim(0);
     if (rows == 0) return absl::OkStatus();
     Scratch scratch(workspace);
-    const bool direct = rows <= kDirectRows;
+    const bool direct = rows <= MostDirectRows(problem.k);
     const ProductRows x =
         TakeRows<isa>(scratch, rows, problem.k, args.x.dtype, problem.format, direct);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
@@ -206,10 +208,10 @@ struct LinearKernel {
     SetOutput(args.y, call);
     call.accumulate = problem.accumulate;
     const int64_t n = problem.n;
-    ForEachTask(stream, CeilDiv(n, TaskColumns(problem.k)), rows * n * problem.k,
-                [&](int64_t task, int thread) {
-                  RunColumns<isa>(call, task, n, panel + PanelFloats(problem.k) * thread);
-                });
+    const int64_t columns = TaskColumns(problem.k, n, NumThreads(stream));
+    ForEachTask(stream, CeilDiv(n, columns), rows * n * problem.k, [&](int64_t task, int thread) {
+      RunColumns<isa>(call, task, columns, n, panel + PanelFloats(problem.k) * thread);
+    });
     return absl::OkStatus();
   }
 };
@@ -244,7 +246,8 @@ struct GroupedLinearKernel {
                    static_cast<size_t>(g * args.x.step(1)) * DTypeBytes(args.x.dtype);
       DecodeRows<isa>(group, {}, rows, problem.k, problem.format, true, x, g * rows, stream);
     }
-    const int64_t tasks_per_group = CeilDiv(problem.n, TaskColumns(problem.k));
+    const int64_t columns = TaskColumns(problem.k, problem.n * problem.groups, NumThreads(stream));
+    const int64_t tasks_per_group = CeilDiv(problem.n, columns);
     ForEachTask(stream, problem.groups * tasks_per_group,
                 rows * problem.groups * problem.n * problem.k, [&](int64_t task, int thread) {
                   const int64_t g = task / tasks_per_group;
@@ -256,7 +259,7 @@ struct GroupedLinearKernel {
                   SetOutput(args.y, call);
                   call.y += g * args.y.step(1) * static_cast<int64_t>(DTypeBytes(args.y.dtype));
                   call.first_row = g * problem.n;
-                  RunColumns<isa>(call, task % tasks_per_group, problem.n,
+                  RunColumns<isa>(call, task % tasks_per_group, columns, problem.n,
                                   panel + PanelFloats(problem.k) * thread);
                 });
     return absl::OkStatus();
@@ -284,7 +287,7 @@ struct ExpertLinearKernel {
     const int32_t* offsets = args.expert_offset.as<int32_t>();
     bool direct = true;
     for (int e = 0; e < problem.num_experts; ++e) {
-      direct = direct && offsets[e + 1] - offsets[e] <= kDirectRows;
+      direct = direct && offsets[e + 1] - offsets[e] <= MostDirectRows(problem.k);
     }
     const ProductRows x =
         TakeRows<isa>(scratch, x_rows, problem.k, args.x.dtype, problem.format, direct);
@@ -292,7 +295,10 @@ struct ExpertLinearKernel {
     if (absl::Status status = scratch.Check(ExpertLinear::kId); !status.ok()) return status;
     if (x_rows == 0) return absl::OkStatus();
     DecodeRows<isa>(args.x, args.x_scale, x_rows, problem.k, problem.format, direct, x, 0, stream);
-    const int64_t per_expert = CeilDiv(problem.n, TaskColumns(problem.k));
+    const int64_t columns =
+        TaskColumns(problem.k, problem.n * std::min<int64_t>(x_rows, problem.num_experts),
+                    NumThreads(stream));
+    const int64_t per_expert = CeilDiv(problem.n, columns);
     const int64_t work = int64_t{offsets[problem.num_experts]} * problem.n * problem.k;
     ForEachTask(stream, problem.num_experts * per_expert, work, [&](int64_t task, int thread) {
       const int64_t e = task / per_expert;
@@ -306,7 +312,8 @@ struct ExpertLinearKernel {
       SetWeight(args.w[static_cast<size_t>(e)], problem.format, problem.block, call);
       SetOutput(args.y, call);
       call.y += begin * call.y_step;
-      RunColumns<isa>(call, task % per_expert, problem.n, panel + PanelFloats(problem.k) * thread);
+      RunColumns<isa>(call, task % per_expert, columns, problem.n,
+                      panel + PanelFloats(problem.k) * thread);
     });
     return absl::OkStatus();
   }

@@ -157,8 +157,13 @@ struct GemmBodies {
   // Outputs of columns [n, n + cols) from the lanes of kPanelRows columns.
   static void StoreSums(const GemmCall& call, int64_t row, int64_t n, int64_t cols, const L* lanes,
                         const bool* poison) {
+    static_assert(kPanelRows == 4);
     float sum[kPanelRows];
     L::Sums(lanes, sum);
+    if (call.y_is_bf16 && cols == kPanelRows &&
+        !(poison[0] || poison[1] || poison[2] || poison[3])) [[likely]] {
+      return L::StoreBf16x4(sum, reinterpret_cast<uint16_t*>(call.y + row * call.y_step) + n);
+    }
     for (int64_t j = 0; j < cols; ++j) {
       StoreOutput(call, row, n + j,
                   poison[j] ? std::bit_cast<float>(uint32_t{0x7FC00000}) : sum[j]);
@@ -301,10 +306,14 @@ struct GemmBodies {
     if (call.rows - row == 1) Direct<Row, 1, kCols>(call, row, n);
   }
 
-  // Weight row n, scaled, k padded with zeros to kUnit, into its place of a group: every eighth
-  // float on kGroupStep.
+  // Units of weights that a panel holds at a time: with as much of some rows of x they stay in the
+  // first cache.
+  static constexpr int64_t kPanelUnits = 16;
+
+  // Units [begin, end) of weight row n, scaled, padded with zeros to kUnit, into their place of a
+  // group: every eighth float on kGroupStep.
   template <typename Row>
-  static bool DecodeRow(const GemmCall& call, int64_t n, float* out) {
+  static bool DecodeRow(const GemmCall& call, int64_t n, int64_t begin, int64_t end, float* out) {
     const Row row(call, n);
     CodeGuard<L> guard;
     const auto store_unit = [&](int64_t unit, const uint8_t* bytes) {
@@ -314,14 +323,19 @@ struct GemmBodies {
 #pragma GCC unroll 4
       for (int64_t q = 0; q < kLanesPerUnit; ++q) {
         if constexpr (Row::kScaled) weight[q] = weight[q] * scale;
-        weight[q].Store(out + (unit * kLanesPerUnit + q) * kGroupStep);
+        weight[q].Store(out + ((unit - begin) * kLanesPerUnit + q) * kGroupStep);
       }
     };
-    const int64_t whole = call.k / kUnit;
-    for (int64_t unit = 0; unit < whole; ++unit) {
-      store_unit(unit, row.codes + unit * Row::kUnitBytes);
+    const int64_t whole = call.k / kUnit < end ? call.k / kUnit : end;
+    const int64_t ahead = kPanelRows * call.codes_step;
+    for (int64_t unit = begin; unit < whole; ++unit) {
+      const uint8_t* bytes = row.codes + unit * Row::kUnitBytes;
+      for (int64_t line = 0; line < Row::kUnitBytes; line += 64) {
+        __builtin_prefetch(bytes + line + ahead);
+      }
+      store_unit(unit, bytes);
     }
-    if (call.k % kUnit != 0) {
+    if (whole < end) {
       uint8_t tail[Row::kUnitBytes];
       LoadTail(row, call.k, tail);
       store_unit(whole, tail);
@@ -329,16 +343,16 @@ struct GemmBodies {
     return guard.HasNan();
   }
 
-  // kRows rows of x from `row` on against the panel; sums [kRows, kPanelRows] of lanes.
+  // Adds channels [begin, end) of kRows rows of x from `row` on, times the panel, to sums [kRows,
+  // kPanelRows] of lanes.
   template <int kRows>
-  static void Tile(const GemmCall& call, int64_t row, const float* panel, float* sums) {
-    const int64_t padded = RoundUpToUnit(call.k);
-    const int64_t group_floats = padded * kChains;
+  static void Tile(const GemmCall& call, int64_t row, int64_t begin, int64_t end,
+                   const float* panel, float* sums) {
+    const int64_t group_floats = (end - begin) * kChains;
     const float* x[kRows];
 #pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) x[i] = RowOfX(call, row + i);
-    for (int i = 0; i < kRows * kGroups; ++i) P::Zero().Store(sums + i * kGroupStep);
-    for (int64_t k = 0; k < padded; k += kUnit) {
+    for (int i = 0; i < kRows; ++i) x[i] = RowOfX(call, row + i) + begin;
+    for (int64_t k = 0; k < end - begin; k += kUnit) {
       P part[kRows][kGroups];
 #pragma GCC unroll 4
       for (int64_t q = 0; q < kLanesPerUnit; ++q) {
@@ -365,59 +379,94 @@ struct GemmBodies {
     }
   }
 
-  // Rows [begin, end) of x, in tiles of at most kRows, against the panel of `cols` columns from n.
+  // A panel: columns [n, n + cols) over channels [begin, end), and which of the columns had a NaN
+  // so far.
+  struct Panel {
+    float* floats = nullptr;
+    int64_t n = 0;
+    int64_t cols = 0;
+    int64_t begin = 0;
+    int64_t end = 0;
+    bool poison[kPanelRows] = {};
+  };
+
+  // kRows rows from `row` against the panel, on top of `sums` once channels came before; stores the
+  // outputs behind the last channel.
   template <int kRows>
-  static int64_t Tiles(const GemmCall& call, int64_t begin, int64_t end, int64_t n, int64_t cols,
-                       const float* panel, const bool* poison) {
-    int64_t row = begin;
-    for (; row + kRows <= end; row += kRows) {
-      alignas(64) float sums[kRows * kPanelRows * kLanes];
-      Tile<kRows>(call, row, panel, sums);
-      for (int i = 0; i < kRows; ++i) {
-        L lanes[kPanelRows];
-        for (int64_t j = 0; j < kPanelRows; ++j) {
-          lanes[j] = L::Load(sums + (i * kPanelRows + j) * kLanes);
-        }
-        StoreSums(call, row + i, n, cols, lanes, poison);
-      }
+  static void Strip(const GemmCall& call, int64_t row, const Panel& panel, float* sums) {
+    if (panel.begin == 0) {
+      for (int i = 0; i < kRows * kGroups; ++i) P::Zero().Store(sums + i * kGroupStep);
     }
-    return row;
+    Tile<kRows>(call, row, panel.begin, panel.end, panel.floats, sums);
+    if (panel.end < call.k) return;
+    for (int i = 0; i < kRows; ++i) {
+      L lanes[kPanelRows];
+      for (int64_t j = 0; j < kPanelRows; ++j) {
+        lanes[j] = L::Load(sums + (i * kPanelRows + j) * kLanes);
+      }
+      StoreSums(call, row + i, panel.n, panel.cols, lanes, panel.poison);
+    }
   }
 
-  // Decodes columns [n, n + cols) into the panel; the columns up to kPanelRows are zeros.
+  // Rows [begin, end) against the panel, `step` floats of sums from one to the next.
+  static void Strips(const GemmCall& call, int64_t begin, int64_t end, const Panel& panel,
+                     float* sums, int64_t step) {
+    int64_t row = begin;
+    // A single last row would not fill the registers: rather two pairs.
+    for (; end - row >= P::kRows && end - row != 4; row += P::kRows, sums += P::kRows * step) {
+      Strip<P::kRows>(call, row, panel, sums);
+    }
+    for (; end - row >= 2; row += 2, sums += 2 * step) Strip<2>(call, row, panel, sums);
+    if (row < end) Strip<1>(call, row, panel, sums);
+  }
+
+  // Decodes the panel's columns; those up to kPanelRows are zeros.
   template <typename Row>
-  static void DecodePanel(const GemmCall& call, int64_t n, int64_t cols, float* panel,
-                          bool* poison) {
-    const int64_t group_floats = RoundUpToUnit(call.k) * kChains;
+  static void DecodePanel(const GemmCall& call, Panel& panel) {
+    const int64_t group_floats = (panel.end - panel.begin) * kChains;
     for (int64_t j = 0; j < kPanelRows; ++j) {
-      float* out = panel + j / kChains * group_floats + j % kChains * kLanes;
-      poison[j] = j < cols && DecodeRow<Row>(call, call.first_row + n + j, out);
-      if (j < cols) continue;
+      float* out = panel.floats + j / kChains * group_floats + j % kChains * kLanes;
+      if (j < panel.cols) {
+        panel.poison[j] |= DecodeRow<Row>(call, call.first_row + panel.n + j, panel.begin / kUnit,
+                                          panel.end / kUnit, out);
+        continue;
+      }
       for (int64_t k = 0; k < group_floats; k += kGroupStep) L::Zero().Store(out + k);
     }
   }
 
+  // Rows whose sums are kept while the panel moves along k.
+  static constexpr int64_t kSumRows = 96;
+
   template <typename Row>
-  static void PanelColumns(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {
-    const int64_t row_bytes = RoundUpToUnit(call.k) * static_cast<int64_t>(sizeof(float));
-    int64_t block = kRowBlockBytes / row_bytes / P::kRows * P::kRows;
-    if (block < 4 * P::kRows) block = 4 * P::kRows;
+  static void PanelColumns(const GemmCall& call, int64_t n_begin, int64_t n_end, float* floats) {
+    alignas(64) float sums[kSumRows * kPanelRows * kLanes];
+    constexpr int64_t kChannels = kPanelUnits * kUnit;
+    const int64_t padded = RoundUpToUnit(call.k);
+    const bool once = padded <= kChannels;
+    const int64_t step = once ? 0 : kPanelRows * kLanes;
+    const int64_t most = kRowBlockBytes / ((once ? padded : kChannels) * 4);
+    const int64_t block = once || most < kSumRows ? most : kSumRows;
     for (int64_t begin = 0; begin < call.rows; begin += block) {
       const int64_t end = begin + block < call.rows ? begin + block : call.rows;
       for (int64_t n = n_begin; n < n_end; n += kPanelRows) {
-        const int64_t cols = kPanelRows < n_end - n ? kPanelRows : n_end - n;
-        bool poison[kPanelRows];
-        DecodePanel<Row>(call, n, cols, panel, poison);
-        int64_t row = Tiles<P::kRows>(call, begin, end, n, cols, panel, poison);
-        row = Tiles<2>(call, row, end, n, cols, panel, poison);
-        Tiles<1>(call, row, end, n, cols, panel, poison);
+        Panel panel;
+        panel.floats = floats;
+        panel.n = n;
+        panel.cols = kPanelRows < n_end - n ? kPanelRows : n_end - n;
+        for (int64_t k = 0; k < padded; k += kChannels) {
+          panel.begin = k;
+          panel.end = k + kChannels < padded ? k + kChannels : padded;
+          DecodePanel<Row>(call, panel);
+          Strips(call, begin, end, panel, sums, step);
+        }
       }
     }
   }
 
   template <typename Row>
   static void GemmOf(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {
-    if (call.rows > kDirectRows) return PanelColumns<Row>(call, n_begin, n_end, panel);
+    if (call.rows > MostDirectRows(call.k)) return PanelColumns<Row>(call, n_begin, n_end, panel);
     if constexpr (CodeDot<L>::kUsed) {
       if (call.x_factor != nullptr || call.x_integers != nullptr) {
         return CodeColumns(call, n_begin, n_end);

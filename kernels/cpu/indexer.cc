@@ -182,7 +182,7 @@ struct CandidateBlocksKernel {
     uint64_t* keys = scratch.Take<uint64_t>(per_thread * NumThreads(stream));
     if (absl::Status status = scratch.Check(CandidateBlocks::kId); !status.ok()) return status;
     NanRow bad;
-    ForEachTask(stream, args.score.dim(0), args.score.size(), [&](int64_t t, int thread) {
+    ForEachTask(stream, args.score.dim(0), args.score.size() * 64, [&](int64_t t, int thread) {
       if (IndexAt(args.rows.sequence, t) < 0) return;
       if (!Row(problem, args, t, keys + per_thread * thread)) bad.Report(t);
     });
@@ -231,7 +231,7 @@ struct TopKKernel {
     uint64_t* keys = scratch.Take<uint64_t>(per_thread * NumThreads(stream));
     if (absl::Status status = scratch.Check(TopK::kId); !status.ok()) return status;
     NanRow bad;
-    ForEachTask(stream, args.score.dim(0), args.score.size() * 2, [&](int64_t t, int thread) {
+    ForEachTask(stream, args.score.dim(0), args.score.size() * 128, [&](int64_t t, int thread) {
       if (IndexAt(args.rows.sequence, t) < 0) return;
       const float* score = reinterpret_cast<const float*>(args.score.row(t));
       const int64_t visible = VisibleColumns(args.rows, t, problem.ratio, args.score.dim(1));

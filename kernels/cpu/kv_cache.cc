@@ -73,7 +73,7 @@ struct StoreKvKernel : WithoutWorkspace<StoreKv> {
   static absl::Status Run(const StoreKv::Problem& problem, const StoreKv::Args& args, Workspace,
                           DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
-    ForEachTask(stream, args.x.dim(0), args.x.size() * 4, [&](int64_t i, int) {
+    ForEachTask(stream, args.x.dim(0), args.x.size() * 48, [&](int64_t i, int) {
       const int64_t target = args.target.as<int64_t>()[i];
       if (target < 0 || target >= args.pool.num_rows) return;
       const std::byte* x = args.x.row(i);

@@ -45,22 +45,20 @@ struct LaneBodies {
     }
   }
 
-  static int64_t ProductChannel(bool permuted, int64_t place) {
-    return permuted ? place % kLanes * kLanesPerUnit + place / kLanes : place;
-  }
-
   static void DecodeProductRow(const uint8_t* codes, const uint8_t* scale, int64_t k, bool permuted,
                                float* out) {
     for (int64_t begin = 0; begin < k; begin += kUnit) {
       const int64_t count = kUnit < k - begin ? kUnit : k - begin;
-      uint8_t unit[kUnit] = {};
-      if (permuted || count < kUnit) {
-        for (int64_t place = 0; place < kUnit; ++place) {
-          const int64_t channel = ProductChannel(permuted, place);
-          unit[place] = channel < count ? codes[begin + channel] : uint8_t{0};
-        }
-      } else {
-        std::memcpy(unit, codes + begin, kUnit);
+      uint8_t tail[kUnit] = {};
+      uint8_t turned[kUnit];
+      const uint8_t* unit = codes + begin;
+      if (count < kUnit) {
+        std::memcpy(tail, unit, static_cast<size_t>(count));
+        unit = tail;
+      }
+      if (permuted) {
+        L::PermuteUnit(unit, turned);
+        unit = turned;
       }
       const uint8_t byte = scale[begin / kUnit];
       const float factor =
@@ -283,11 +281,12 @@ struct LaneBodies {
     L sum[kTogether] = {L::Zero(), L::Zero(), L::Zero(), L::Zero()};
     OverLanes<L>(dim, [&](const auto& load, const auto&) {
       const L value = load(other);
+#pragma GCC unroll 4
       for (int64_t i = 0; i < kTogether; ++i) {
         sum[i] = L::Fma(load(rows + i * dim), value, sum[i]);
       }
     });
-    for (int64_t i = 0; i < kTogether; ++i) out[i] = sum[i].Sum();
+    L::Sums(sum, out);
   }
 
   static void Scores(const HeadCall& call) {
@@ -316,22 +315,29 @@ struct LaneBodies {
     WeightedEntries(call, divisor);
   }
 
-  // out = sum_j score[j] * entry[j] / divisor, j ascending, a unit of channels at a time.
-  static void WeightedEntries(const HeadCall& call, L divisor) {
-    int64_t c = 0;
-    for (; c + kUnit <= call.dim; c += kUnit) {
-      L sum[kLanesPerUnit] = {L::Zero(), L::Zero(), L::Zero(), L::Zero()};
-      for (int64_t j = 0; j < call.count; ++j) {
-        const L weight = L::Set(call.score[j]);
-        const float* entry = call.entries + j * call.dim + c;
-        for (int64_t q = 0; q < kLanesPerUnit; ++q) {
-          sum[q] = L::Fma(weight, L::Load(entry + q * kLanes), sum[q]);
-        }
-      }
-      for (int64_t q = 0; q < kLanesPerUnit; ++q) {
-        (sum[q] / divisor).StoreBf16(call.out + c + q * kLanes);
+  // out = sum_j score[j] * entry[j] / divisor over kParts lanes of channels from c, j ascending.
+  template <int kParts>
+  static void WeightedChannels(const HeadCall& call, L divisor, int64_t c) {
+    L sum[kParts];
+#pragma GCC unroll 8
+    for (int q = 0; q < kParts; ++q) sum[q] = L::Zero();
+    for (int64_t j = 0; j < call.count; ++j) {
+      const L weight = L::Set(call.score[j]);
+      const float* entry = call.entries + j * call.dim + c;
+#pragma GCC unroll 8
+      for (int q = 0; q < kParts; ++q) {
+        sum[q] = L::Fma(weight, L::Load(entry + q * kLanes), sum[q]);
       }
     }
+#pragma GCC unroll 8
+    for (int q = 0; q < kParts; ++q) (sum[q] / divisor).StoreBf16(call.out + c + q * kLanes);
+  }
+
+  // All channels of a head, so many at a time that their chains overlap.
+  static void WeightedEntries(const HeadCall& call, L divisor) {
+    int64_t c = 0;
+    for (; c + 2 * kUnit <= call.dim; c += 2 * kUnit) WeightedChannels<8>(call, divisor, c);
+    for (; c + kUnit <= call.dim; c += kUnit) WeightedChannels<4>(call, divisor, c);
     OverLanes<L>(call.dim - c, [&](const auto& load, const auto& store) {
       L sum = L::Zero();
       for (int64_t j = 0; j < call.count; ++j) {

@@ -23,18 +23,25 @@ struct IntegerRows {
   int64_t factor_step = 0;  // units rounded up to 8, the rest 0
 };
 
-// Most rows whose weights go straight into the sums; more rows share decoded weights.
+// Most rows whose weights go straight into the sums, by their channels; more rows share decoded
+// weights. With short rows the start and the end of a straight sum cost more than its channels.
 inline constexpr int64_t kDirectRows = 16;
+inline constexpr int64_t kShortDirectRows = 3;
+inline constexpr int64_t kShortRow = 512;
+constexpr int64_t MostDirectRows(int64_t k) {
+  return k <= kShortRow ? kShortDirectRows : kDirectRows;
+}
 
 // A matrix product of `rows` decoded activations with weight rows [n_begin, n_end).
 struct GemmCall {
   // Row i at x + row * x_step, k padded with zeros to kUnit; for e2m1 weights each unit in the
-  // order of L::DecodeE2m1Raw. May be null when every call has `codes` and at most kDirectRows
-  // rows.
+  // order of L::DecodeE2m1Raw. May be null when every call has `codes` and at most
+  // MostDirectRows(k) rows.
   const float* x = nullptr;
   int64_t x_step = 0;  // floats
-  // Of at most kDirectRows rows of codes, where the lanes use them. e4m3 weights: x holds codes
-  // times 2^112, a factor per unit at x_factor + row * x_factor_step. e2m1 weights: the integers.
+  // Of at most MostDirectRows(k) rows of codes, where the lanes use them. e4m3 weights: x holds
+  // codes times 2^112, a factor per unit at x_factor + row * x_factor_step. e2m1 weights: the
+  // integers.
   const float* x_factor = nullptr;
   int64_t x_factor_step = 0;
   const IntegerRows* x_integers = nullptr;

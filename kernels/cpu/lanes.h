@@ -120,6 +120,14 @@ class ScalarLanes {
   static void Sums(const ScalarLanes* v, float* out) {
     for (int i = 0; i < 4; ++i) out[i] = v[i].Sum();
   }
+  // Bytes of a unit in the order of DecodeE2m1Raw: every fourth one, from the first four on.
+  static void PermuteUnit(const uint8_t* from, uint8_t* to) {
+    for (int64_t i = 0; i < kUnit; ++i) to[i] = from[i % 8 * 4 + i / 8];
+  }
+  // Rounds four floats to bf16.
+  static void StoreBf16x4(const float* from, uint16_t* to) {
+    for (int i = 0; i < 4; ++i) to[i] = EncodeBf16(from[i]);
+  }
   // p * 2^k, where `shifted` is k + 1.5 * 2^23.
   static ScalarLanes TimesPow2(ScalarLanes p, ScalarLanes shifted) {
     for (int i = 0; i < 8; ++i) {
@@ -265,6 +273,26 @@ class VectorLanes {
     const __m128 cd =
         _mm_add_ps(_mm_unpacklo_ps(four[2], four[3]), _mm_unpackhi_ps(four[2], four[3]));
     _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
+  }
+  static void PermuteUnit(const uint8_t* from, uint8_t* to) {
+    const __m128i fourths = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m128i* in = reinterpret_cast<const __m128i*>(from);
+    const __m128i low = _mm_shuffle_epi8(_mm_loadu_si128(in), fourths);
+    const __m128i high = _mm_shuffle_epi8(_mm_loadu_si128(in + 1), fourths);
+    __m128i* out = reinterpret_cast<__m128i*>(to);
+    _mm_storeu_si128(out, _mm_unpacklo_epi32(low, high));
+    _mm_storeu_si128(out + 1, _mm_unpackhi_epi32(low, high));
+  }
+  static void StoreBf16x4(const float* from, uint16_t* to) {
+    const __m128 value = _mm_loadu_ps(from);
+    const __m128i bits = _mm_castps_si128(value);
+    const __m128i odd = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
+    const __m128i rounded =
+        _mm_srli_epi32(_mm_add_epi32(_mm_add_epi32(bits, _mm_set1_epi32(0x7FFF)), odd), 16);
+    const __m128i quiet = _mm_or_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(0x40));
+    const __m128i nan = _mm_castps_si128(_mm_cmpunord_ps(value, value));
+    const __m128i words = _mm_blendv_epi8(rounded, quiet, nan);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi32(words, words));
   }
   static VectorLanes TimesPow2(VectorLanes p, VectorLanes shifted) {
     const __m256i k =
@@ -438,8 +466,9 @@ void StoreLanes(L value, uint16_t* to) {
 
 // Calls step(i, load, store) over [0, count) in groups of eight; load and store take the base
 // pointer of a row and handle the last partial group.
+// Always inlined: otherwise sums that a step keeps would live in memory.
 template <typename L, typename Step>
-void OverLanes(int64_t count, const Step& step) {
+[[gnu::always_inline]] inline void OverLanes(int64_t count, const Step& step) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     step([i](const auto* from) { return LoadLanes<L>(from + i); },

@@ -45,7 +45,7 @@ struct MoeGateKernel : WithoutWorkspace<MoeGate> {
         }
       }
     }
-    ForEachTask(stream, rows, rows * problem.num_experts * 64,
+    ForEachTask(stream, rows, rows * problem.num_experts * 512,
                 [&](int64_t t, int) { Row(problem, args, t); });
     return absl::OkStatus();
   }
@@ -170,7 +170,7 @@ struct MoeCombineKernel : WithoutWorkspace<MoeCombine> {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     float ones[kMaxRows];
     for (float& value : ones) value = 1.0f;
-    ForEachTask(stream, args.y.dim(0), args.y.size() * (problem.k + 1), [&](int64_t t, int) {
+    ForEachTask(stream, args.y.dim(0), args.y.size() * (problem.k + 1) * 3, [&](int64_t t, int) {
       const uint16_t* rows[kMaxRows];
       int64_t num_rows = 0;
       const int32_t* places = reinterpret_cast<const int32_t*>(args.place.row(t));

@@ -20,7 +20,7 @@ struct PerTokenCastKernel : WithoutWorkspace<PerTokenCast> {
                           Workspace, DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     const int64_t rows = args.x.dim(0);
-    ForEachTask(stream, rows, rows * problem.channels * 2, [&](int64_t t, int) {
+    ForEachTask(stream, rows, rows * problem.channels * 12, [&](int64_t t, int) {
       uint8_t* codes = args.codes.as<uint8_t>() + t * args.codes.step(0);
       uint8_t* scale = args.scale.as<uint8_t>() + t * args.scale.step(0);
       const std::byte* x = args.x.row(t);
@@ -117,7 +117,7 @@ struct FakeQuantKernel : WithoutWorkspace<FakeQuant> {
     const TensorView& x = args.x;
     const int64_t heads = x.rank == 3 ? x.dim(1) : 1;
     const int64_t head_step = x.rank == 3 ? x.step(1) : 0;
-    ForEachTask(stream, x.dim(0), x.size() * 8, [&](int64_t t, int) {
+    ForEachTask(stream, x.dim(0), x.size() * 256, [&](int64_t t, int) {
       for (int64_t h = 0; h < heads; ++h) {
         for (int64_t begin = 0; begin < problem.channels; begin += problem.group) {
           Group(problem, x, t * x.step(0) + h * head_step + begin);

@@ -112,20 +112,22 @@ Instance RopeCall(const Rows& rows, RopeDirection direction) {
   return call.Finish<Rope>({61, 34, kBf16}, args);
 }
 
-Instance HcMixCall(const Rows& rows, int channels) {
+Instance HcMixCall(const Rows& rows, int hc, int channels) {
   CallBuilder call(rows);
   HcMix::Args args;
-  args.stream = call.In(kBf16, {4, channels}, Draw::kBell);
+  args.stream = call.In(kBf16, {hc, channels}, Draw::kBell);
   TestRandom random(3, 0);
-  args.fn = call.SharedBy(kF32, {24, 4 * channels}, [&](int64_t) { return 0.05 * random.Bell(); });
-  args.base = call.Shared(kF32, {24}, Draw::kBell);
+  const int mixes = (2 + hc) * hc;
+  args.fn = call.SharedBy(kF32, {mixes, hc * channels},
+                          [&](int64_t) { return 0.05 * random.Bell(); });
+  args.base = call.Shared(kF32, {mixes}, Draw::kBell);
   args.scale = call.Shared(kF32, {3}, Draw::kAround1);
-  args.pre = call.Out("pre", kF32, {4}, Tolerance::kF32, 64);
-  args.post = call.Out("post", kF32, {4}, Tolerance::kF32, 64);
-  args.comb = call.Out("comb", kF32, {4, 4}, Tolerance::kF32, 64);
+  args.pre = call.Out("pre", kF32, {hc}, Tolerance::kF32, 64);
+  args.post = call.Out("post", kF32, {hc}, Tolerance::kF32, 64);
+  args.comb = call.Out("comb", kF32, {hc, hc}, Tolerance::kF32, 64);
   args.norm_eps = 1e-20f;
   args.hc_eps = 1e-6f;
-  return call.Finish<HcMix>({4, channels, 20, kBf16, kF32, static_cast<int>(rows.size())}, args);
+  return call.Finish<HcMix>({hc, channels, 20, kBf16, kF32, static_cast<int>(rows.size())}, args);
 }
 
 Instance HcExpandCall(const Rows& rows) {
@@ -260,8 +262,9 @@ void AddDenseCases(std::vector<Case>& cases) {
   add(OpId::kRope, "inverse",
       [](const Rows& rows) { return RopeCall(rows, RopeDirection::kInverse); });
   add(OpId::kHcExpand, "odd", HcExpandCall);
-  add(OpId::kHcMix, "odd", [](const Rows& rows) { return HcMixCall(rows, 75); });
-  add(OpId::kHcMix, "aligned", [](const Rows& rows) { return HcMixCall(rows, 64); });
+  add(OpId::kHcMix, "odd", [](const Rows& rows) { return HcMixCall(rows, 4, 75); });
+  add(OpId::kHcMix, "aligned", [](const Rows& rows) { return HcMixCall(rows, 4, 64); });
+  add(OpId::kHcMix, "three_streams", [](const Rows& rows) { return HcMixCall(rows, 3, 64); });
   add(OpId::kHcCollapse, "odd", HcCollapseCall);
   add(OpId::kHcPost, "odd", HcPostCall);
   add(OpId::kHcMean, "odd", HcMeanCall);

@@ -137,6 +137,19 @@ TEST_P(LinearBits, DependOnTheRowAlone) {
   }
 }
 
+// More rows than the panel keeps sums of at a time.
+TEST_P(LinearBits, OfManyRowsAreThoseOfEachAlone) {
+  cpu::ThreadPool three(3);
+  std::vector<uint32_t> ids;
+  for (uint32_t id = 0; id < 203; ++id) ids.push_back(id);
+  const Buffer y = Product(fast_, "cpu", Make(GetParam(), ids), &three);
+  ASSERT_EQ(Product(wide_, "cpu", Make(GetParam(), ids), nullptr).bytes(), y.bytes());
+  for (const uint32_t id : ids) {
+    ASSERT_EQ(y.RowBytes(id), Product(scalar_, "cpu", Make(GetParam(), {id}), nullptr).RowBytes(0))
+        << id;
+  }
+}
+
 TEST_P(LinearBits, StayCloseToTheDoubleProduct) {
   const LinearData data = Make(GetParam(), {3, 1, 4, 15});
   const std::vector<double> expected = Product(oracle_, "reference", data, nullptr).Values();
@@ -160,6 +173,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, LinearBits,
                                            Shape{WeightFormat::kE4m3Block, DType::kBf16, 31, 64},
                                            Shape{WeightFormat::kBf16, DType::kBf16, 101, 133},
                                            Shape{WeightFormat::kF32, DType::kF32, 24, 768},
+                                           Shape{WeightFormat::kE4m3Block, DType::kE4m3, 9, 1100},
+                                           Shape{WeightFormat::kE2m1Row32, DType::kE4m3, 6, 1090},
+                                           Shape{WeightFormat::kBf16, DType::kBf16, 5, 1024},
                                            Shape{WeightFormat::kF32, DType::kBf16, 7, 13}));
 
 // One block of K at a time is non-zero, with a scale of its own: a scale read from the wrong place

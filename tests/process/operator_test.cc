@@ -274,10 +274,10 @@ TEST(HealthTest, AControlLoopThatStandsStillIsNotReady) {
 
 TEST(HealthTest, ALongPrefillChangesNothing) {
   LiveServer server;
-  ASSERT_TRUE(server.StartReady({"--max-model-len", "16384", "--max-num-batched-tokens", "2048"}))
+  ASSERT_TRUE(server.StartReady({"--max-model-len", "8192", "--max-num-batched-tokens", "2048"}))
       << server.output();
   std::vector<int32_t> prompt;
-  for (int32_t i = 0; i < 12'000; ++i) prompt.push_back(3 + i % 500);
+  for (int32_t i = 0; i < 4000; ++i) prompt.push_back(3 + i % 500);
   ChatStream stream(server.port(), {.content = "", .max_tokens = 2, .prompt_ids = prompt});
   int probes = 0;
   while (!stream.ended()) {

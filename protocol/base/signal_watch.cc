@@ -24,8 +24,11 @@ namespace {
 
 constexpr int kExitInternal = 70;
 
+// As shells show an abort. Not 70, which says that the parent is gone and nothing of this process.
+constexpr int kExitAborted = 128 + SIGABRT;
+
 // As init of a namespace the default of SIGABRT would be ignored and abort() end as a SIGSEGV.
-void OnAbort(int) { ::_exit(kExitInternal); }
+void OnAbort(int) { ::_exit(kExitAborted); }
 
 void ReapOrphans() {
   while (::waitpid(-1, nullptr, WNOHANG) > 0) {

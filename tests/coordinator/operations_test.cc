@@ -94,7 +94,11 @@ class OperationsTest : public ::testing::Test {
       } else if (const auto* plan = std::get_if<protocol::StepPlan>(&sent.message)) {
         if (silent_.contains(node)) continue;
         protocol::StepResult result = workers_[node].Run(*plan);
-        if (corrupt_ == node) result.sequences[0].rows[0].plain_logprob -= 1;
+        if (corrupt_ == node) {
+          for (auto& summary : result.sequences) {
+            for (auto& row : summary.rows) row.argmax_logprob = row.plain_logprob = -1.5F;
+          }
+        }
         Receive(node, plan->epoch, std::move(result));
       } else if (std::holds_alternative<protocol::Shutdown>(sent.message)) {
         ended_.push_back(node);

@@ -33,6 +33,12 @@ class RequestTableTest : public ::testing::Test {
     request.prompt_ids = std::move(prompt);
     request.arrival = std::chrono::steady_clock::now();
     request.sink = sink;
+    if (id < coordinator::kFirstCheck) {
+      // Through the door, which counts who waits.
+      door_.SetReady(true);
+      EXPECT_TRUE(door_.TrySubmit(request).ok());
+      EXPECT_EQ(door_.TakeAll().size(), 1u);
+    }
     EXPECT_TRUE(table_.Open(request, now_));
     return sink;
   }
@@ -68,7 +74,6 @@ TEST_F(RequestTableTest, FailuresOfTheServerAreCountedAndChecksAreNot) {
 }
 
 TEST_F(RequestTableTest, AVerdictRefusesThePromptFromThenOn) {
-  door_.SetReady(true);
   const auto sink = Open(1, {7, 8, 9});
   table_.Fail(RequestId(1), absl::AbortedError("it ended its workers"));
   EXPECT_EQ(sink->last.finish, FinishReason::kError);

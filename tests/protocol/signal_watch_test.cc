@@ -56,7 +56,7 @@ TEST(SignalWatchTest, AnInitEndsOnAbortWithACode) {
     return 2;
   });
   if (code == 100) GTEST_SKIP() << "PID namespaces are not allowed here";
-  EXPECT_EQ(code, 70);
+  EXPECT_EQ(code, 134);
 }
 
 TEST(SignalWatchTest, AnInitReapsAndHearsTerm) {

@@ -176,13 +176,13 @@ TEST(ActorsOverZmqTest, APeerThatDiesIsPeerDownWithinItsLease) {
   Script coordinator_script;
   coordinator_script.on_message = [&](Context& context, Envelope envelope) {
     asked = context.Now();
-    EXPECT_TRUE(context.Send(envelope.from, Epoch(), Drain{}).ok());
+    EXPECT_TRUE(context.Send(envelope.from, Epoch(), LeaseGrant{}).ok());
   };
   coordinator_script.on_peer_down = [&](Context& context, const PeerDown& down) {
     EXPECT_EQ(down.peer, kWorkerActor);
     reason = StatusText(down.reason);
     took = context.Now() - asked;
-    EXPECT_EQ(context.Send(down.peer, Epoch(), Drain{}).code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(context.Send(down.peer, Epoch(), LeaseGrant{}).code(), absl::StatusCode::kUnavailable);
     context.Stop(absl::InternalError("enough"));
   };
   TestSystem coordinator = MakeCoordinator(coordinator_script);

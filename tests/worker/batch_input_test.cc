@@ -216,16 +216,16 @@ TEST_F(BatchInputTest, AnEmptyPlanIsAnEmptyBatch) {
 }
 
 TEST_F(BatchInputTest, GoingBackByADraftIsALength) {
-  Build({Step(1, 0, 0, 5, 20, 0, {0, 1, 2, 3, 4})});
+  Build({Step(1, 0, 0, 5, 19, 0, {0, 1, 2, 3, 4})});
   const ModelBatch& batch = Build({Step(1, 0, 14, 50, 2, 5, {})});
   EXPECT_THAT(Ints(batch.rows.position), ElementsAre(14, 15));
+  EXPECT_THAT(Refusal({Step(1, 0, 17, 50, 1, 5, {})}),
+              "sequence 1: first_position 17 leaves a gap after 16 computed tokens");
   EXPECT_EQ(Refusal({Step(1, 0, 10, 50, 1, 5, {})}),
             "sequence 1: first_position 10 goes back 6 tokens, at most 5, the largest draft; start "
             "it again in a fresh slot");
   // To the row after the decided token, when a whole draft was refused.
   EXPECT_THAT(Ints(Build({Step(1, 0, 11, 50, 1, 5, {})}).rows.position), ElementsAre(11));
-  EXPECT_THAT(Refusal({Step(1, 0, 17, 50, 1, 5, {})}),
-              "sequence 1: first_position 17 leaves a gap after 16 computed tokens");
 }
 
 TEST_F(BatchInputTest, ResetForgetsEverySlot) {

@@ -1,9 +1,15 @@
 // Matrix products. bf16 outputs: operands decoded exactly to bf16 in shared memory (per-32 scales
 // folded in, catalogue 13.3 K2), then tensor-core products with f32 accumulators, k ascending in
 // steps of 16. f32 outputs: a warp per output column in f32. Neither order depends on the rows.
+#include <algorithm>
+
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/sm90/family.cuh"
+#include "kernels/sm90/skinny_fp4.cuh"
 
 namespace skein::kernels::sm90 {
 namespace {
@@ -73,6 +79,16 @@ struct Activations {
       default:
         return static_cast<const float*>(data)[row * step + k];
     }
+  }
+
+  // An element of an e4m3 or bf16 row as bf16; exact for scales from 2^-117 on.
+  __device__ uint16_t ExactBf16(int64_t row, int64_t k) const {
+    if (dtype == DType::kBf16) return static_cast<const uint16_t*>(data)[row * step + k];
+    const __nv_fp8_storage_t code = static_cast<const uint8_t*>(data)[row * step + k];
+    const __half_raw half = __nv_cvt_fp8_to_halfraw(code, __NV_E4M3);
+    const float value =
+        __half2float(__half(half)) * DecodeE8m0(scale[row * scale_step + k / kUnit]);
+    return static_cast<uint16_t>(__float_as_uint(value) >> 16);
   }
 };
 
@@ -202,7 +218,7 @@ absl::Status WithTile(int64_t rows, const Launcher& launch) {
 constexpr int kWideRows = 4;  // rows that share one decoding of the weight
 
 __global__ void WideLinearKernel(WeightView w, Activations x, int64_t x_group_step, int64_t n,
-                                 int64_t k, int64_t rows, float* y, int64_t y_step,
+                                 int64_t k, int64_t rows, void* y, DType y_dtype, int64_t y_step,
                                  int64_t y_group_step, bool accumulate) {
   const int64_t column = blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (column >= n) return;
@@ -210,7 +226,6 @@ __global__ void WideLinearKernel(WeightView w, Activations x, int64_t x_group_st
   const int64_t g = blockIdx.z;
   const int64_t width = x.dtype == DType::kE4m3 ? 1 : x.dtype == DType::kBf16 ? 2 : 4;
   x.data = static_cast<const uint8_t*>(x.data) + g * x_group_step * width;
-  y += g * y_group_step;
   const int64_t t0 = int64_t{blockIdx.y} * kWideRows;
   float sum[kWideRows] = {};
   for (int64_t at = lane; at < k; at += kWarp) {
@@ -224,23 +239,27 @@ __global__ void WideLinearKernel(WeightView w, Activations x, int64_t x_group_st
   for (int i = 0; i < kWideRows; ++i) {
     const float total = cuda::WarpSum(sum[i]);
     if (lane != 0 || t0 + i >= rows) continue;
-    float* out = y + (t0 + i) * y_step + column;
-    *out = accumulate ? *out + total : total;
+    const int64_t at = g * y_group_step + (t0 + i) * y_step + column;
+    cuda::StoreFloat(y, y_dtype, at, accumulate ? cuda::LoadFloat(y, y_dtype, at) + total : total);
   }
 }
 
 // ---- operators
 
+// f32 outputs and f32 weights: more bits than a tensor-core product keeps.
+template <typename Problem>
+bool InF32(const Problem& problem) {
+  return problem.y_dtype == DType::kF32 || problem.format == WeightFormat::kF32;
+}
+
 template <typename Problem>
 absl::Status SupportsProduct(const Problem& problem) {
-  const bool wide = problem.y_dtype == DType::kF32;
+  const bool wide = InF32(problem);
   const bool x = problem.x_dtype == DType::kE4m3 || problem.x_dtype == DType::kBf16 ||
                  (wide && problem.x_dtype == DType::kF32);
   Support want;
   want.Want(wide || problem.y_dtype == DType::kBf16, "y", DTypeName(problem.y_dtype), "bf16 or f32")
-      .Want(x, "x", DTypeName(problem.x_dtype), "e4m3, bf16, and f32 with f32 outputs")
-      .Want(wide || problem.format != WeightFormat::kF32, "weight", "f32",
-            "f32 weights with f32 outputs only")
+      .Want(x, "x", DTypeName(problem.x_dtype), "e4m3, bf16, and f32 where the product is in f32")
       .Positive("n", problem.n)
       .Positive("k", problem.k);
   if (problem.format == WeightFormat::kE4m3Block) want.Positive("block", problem.block);
@@ -262,11 +281,11 @@ struct LinearOp {
     const int64_t rows = args.x.dim(0);
     const WeightView w = MakeWeight(args.w, problem.format, problem.block);
     const Activations x = MakeActivations(args.x, args.x_scale);
-    if (problem.y_dtype == DType::kF32) {
+    if (InF32(problem)) {
       const dim3 grid(BlocksFor(problem.n, kThreads / kWarp), BlocksFor(rows, kWideRows));
       return cuda::Launch(Linear::kId, WideLinearKernel, grid, kThreads, 0, stream, w, x, 0,
-                          problem.n, problem.k, rows, args.y.as<float>(), args.y.step(0), 0,
-                          problem.accumulate);
+                          problem.n, problem.k, rows, args.y.data, problem.y_dtype, args.y.step(0),
+                          0, problem.accumulate);
     }
     const TileWork work{
         w, problem.n, problem.k, x, nullptr, 0, rows, args.y.as<uint16_t>(), args.y.step(0)};
@@ -291,10 +310,10 @@ struct GroupedLinearOp {
     const WeightView w = MakeWeight(args.w, problem.format, problem.block);
     const Activations x = MakeActivations(args.x, {});
     const auto groups = static_cast<unsigned>(problem.groups);
-    if (problem.y_dtype == DType::kF32) {
+    if (InF32(problem)) {
       const dim3 grid(BlocksFor(problem.n, kThreads / kWarp), BlocksFor(rows, kWideRows), groups);
       return cuda::Launch(GroupedLinear::kId, WideLinearKernel, grid, kThreads, 0, stream, w, x,
-                          args.x.step(1), problem.n, problem.k, rows, args.y.as<float>(),
+                          args.x.step(1), problem.n, problem.k, rows, args.y.data, problem.y_dtype,
                           args.y.step(0), args.y.step(1), false);
     }
     const TileWork work{
@@ -331,17 +350,110 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The same with e2m1 weights and whole steps of inputs, `kTiles` tiles of eight rows at a time.
+// Inputs are staged `chunk` at a time, a multiple of the step.
+template <int kTiles>
+__global__ void __launch_bounds__(fp4::kWarps* kWarp, 2)
+    SkinnyExpertKernel(const __grid_constant__ ExpertTable table, TileWork work,
+                       const int32_t* expert_offset, int chunk) {
+  extern __shared__ uint16_t staged[];
+  const int e = static_cast<int>(blockIdx.y);
+  const int64_t begin = expert_offset[e];
+  const int64_t end = expert_offset[e + 1];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int quad_lane = lane % 4;
+  const int64_t n0 =
+      int64_t{blockIdx.x} * fp4::kBlockRows + threadIdx.x / kWarp * fp4::kWarpRows + lane / 4;
+  fp4::Source source;
+  for (int i = 0; i < 2; ++i) {
+    // Channels beyond the last are computed from it and not stored.
+    const int64_t n = min(n0 + i * 8, work.n - 1);
+    source.codes[i] = table.codes[e] + n * work.w.codes_step;
+    source.scale[i] = table.scale[e] + n * work.w.scale_step;
+  }
+  const int steps = static_cast<int>(work.k) / fp4::kStep;
+  const int stride = chunk + 16;  // 32 bytes apart in banks from row to row
+  for (int64_t t0 = begin; t0 < end; t0 += kTiles * 8) {
+    float sum[kTiles][4] = {};
+    fp4::Fetched ahead[fp4::kDepth];
+#pragma unroll
+    for (int i = 0; i < fp4::kDepth; ++i) {
+      if (i < steps) ahead[i] = source.Load(i, quad_lane);
+    }
+    for (int first = 0; first < steps; first += chunk / fp4::kStep) {
+      const int last = min(first + chunk / fp4::kStep, steps);
+      __syncthreads();
+      const int width = (last - first) * fp4::kStep;
+      // A warp per row of the tile.
+      for (int r = static_cast<int>(threadIdx.x) / kWarp; r < kTiles * 8; r += fp4::kWarps) {
+        const int64_t t = t0 + r;
+        const int64_t row = t >= end ? -1 : work.source_row == nullptr ? t : work.source_row[t];
+        uint16_t* out = staged + r * stride;
+        for (int k = lane; k < width; k += kWarp) {
+          const int64_t at = int64_t{first} * fp4::kStep + k;
+          out[fp4::Place(k)] = row < 0 ? uint16_t{0} : work.x.ExactBf16(row, at);
+        }
+      }
+      __syncthreads();
+      const uint16_t* x = staged + lane / 4 * stride + quad_lane * 4;
+      for (int step = first; step < last; step += fp4::kDepth) {
+#pragma unroll
+        for (int i = 0; i < fp4::kDepth; ++i) {
+          if (step + i >= last) break;
+          const fp4::Fetched now = ahead[i];
+          if (step + i + fp4::kDepth < steps) {
+            ahead[i] = source.Load(step + i + fp4::kDepth, quad_lane);
+          }
+          fp4::AddStep<kTiles>(now, x + (step + i - first) * fp4::kStep, 8 * stride, sum);
+        }
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t n = n0 + i / 2 * 8;
+        const int64_t t = t0 + tile * 8 + quad_lane * 2 + i % 2;
+        if (n < work.n && t < end) work.y[t * work.y_step + n] = EncodeBf16(sum[tile][i]);
+      }
+    }
+  }
+}
+
+// Inputs that are staged at a time: a multiple of what is in flight, so that a chunk's end is a
+// round's end.
+int ChunkOf(int64_t k, int tiles) {
+  constexpr int kRound = fp4::kStep * fp4::kDepth;
+  const int most = tiles == 1 ? 10 * kRound : tiles == 2 ? 5 * kRound : 2 * kRound;
+  return static_cast<int>(std::min<int64_t>((k + kRound - 1) / kRound * kRound, most));
+}
+
 struct ExpertLinearOp {
   static absl::Status Supports(const ExpertLinear::Problem& problem) {
     if (absl::Status status = SupportsProduct(problem); !status.ok()) return status;
     return Support()
-        .Is("y", problem.y_dtype, DType::kBf16)
+        .Want(!InF32(problem), "y", DTypeName(problem.y_dtype), "bf16, with weights below f32")
         .Positive("num_experts", problem.num_experts)
         .Want(problem.num_experts <= kMostExperts, "num_experts",
               std::to_string(problem.num_experts), "at most 512")
         .Take();
   }
   static size_t WorkspaceBytes(const ExpertLinear::Problem&) { return 0; }
+  // Of the problem alone, so that the order of sums is.
+  static bool IsSkinny(const ExpertLinear::Problem& problem) {
+    return problem.format == WeightFormat::kE2m1Row32 && problem.k % fp4::kStep == 0;
+  }
+  static absl::Status CheckAligned(const ExpertTable& table, size_t experts,
+                                   const WeightView& first) {
+    bool aligned = first.codes_step % 16 == 0;
+    for (size_t e = 0; e < experts; ++e) {
+      aligned = aligned && reinterpret_cast<uintptr_t>(table.codes[e]) % 16 == 0;
+    }
+    return aligned
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(
+                     "expert_linear: e2m1 rows of whole 128 inputs must be aligned to 16 bytes");
+  }
   static absl::Status Run(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
                           Workspace, DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
@@ -367,6 +479,23 @@ struct ExpertLinearOp {
                         args.y.as<uint16_t>(),
                         args.y.step(0)};
     const int64_t per_expert = assignments / problem.num_experts + 1;
+    if (IsSkinny(problem)) {
+      if (absl::Status status = CheckAligned(table, args.w.size(), first); !status.ok()) {
+        return status;
+      }
+      const dim3 grid(BlocksFor(problem.n, fp4::kBlockRows),
+                      static_cast<unsigned>(problem.num_experts));
+      const auto launch = [&](auto tiles) {
+        const int chunk = ChunkOf(problem.k, tiles());
+        const size_t shared = static_cast<size_t>(tiles() * 8 * (chunk + 16)) * sizeof(uint16_t);
+        return cuda::Launch(ExpertLinear::kId, SkinnyExpertKernel<tiles()>, grid,
+                            fp4::kWarps * kWarp, shared, stream, table, work,
+                            args.expert_offset.as<int32_t>(), chunk);
+      };
+      if (per_expert <= 8) return launch(std::integral_constant<int, 1>());
+      if (per_expert <= 16) return launch(std::integral_constant<int, 2>());
+      return launch(std::integral_constant<int, 4>());
+    }
     return WithTile(per_expert, [&](auto tile) {
       const dim3 grid(BlocksFor(problem.n, kTileN), static_cast<unsigned>(problem.num_experts));
       return cuda::Launch(ExpertLinear::kId, ExpertTileKernel<tile()>, grid, kThreads, 0, stream,

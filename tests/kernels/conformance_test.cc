@@ -267,15 +267,15 @@ std::vector<size_t> Indices(const std::function<bool(const Case&)>& applies) {
 
 INSTANTIATE_TEST_SUITE_P(All, Conformance,
                          ::testing::ValuesIn(Indices([](const Case&) { return true; })),
-                         [](const auto& info) { return CaseName(info.param); });
+                         &CaseNameOf<::testing::TestParamInfo<size_t>>);
 INSTANTIATE_TEST_SUITE_P(All, RowConformance, ::testing::ValuesIn(Indices([](const Case& c) {
                            return c.rows_independent;
                          })),
-                         [](const auto& info) { return CaseName(info.param); });
+                         &CaseNameOf<::testing::TestParamInfo<size_t>>);
 INSTANTIATE_TEST_SUITE_P(All, PoisonConformance, ::testing::ValuesIn(Indices([](const Case& c) {
                            return c.rows_independent && !c.nan_is_error;
                          })),
-                         [](const auto& info) { return CaseName(info.param); });
+                         &CaseNameOf<::testing::TestParamInfo<size_t>>);
 
 TEST(ConformanceCoverage, EveryRegisteredOperatorHasACase) {
   const std::vector<Case> cases = AllCases();

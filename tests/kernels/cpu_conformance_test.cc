@@ -33,7 +33,7 @@ TEST_P(CpuConformance, BitsDependOnNeitherThreadsNorInstructionSet) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CpuConformance, ::testing::Range<size_t>(0, AllCases().size()),
-                         [](const auto& info) { return CaseName(info.param); });
+                         &CaseNameOf<::testing::TestParamInfo<size_t>>);
 
 TEST(CpuRegistration, TakesEachInstructionSetOnceAndRefusesASecondTime) {
   KernelRegistry registry;

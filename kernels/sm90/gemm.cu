@@ -10,6 +10,7 @@
 #include "kernels/cuda/rows.cuh"
 #include "kernels/sm90/family.cuh"
 #include "kernels/sm90/skinny_fp4.cuh"
+#include "kernels/sm90/skinny_fp8.cuh"
 
 namespace skein::kernels::sm90 {
 namespace {
@@ -79,16 +80,6 @@ struct Activations {
       default:
         return static_cast<const float*>(data)[row * step + k];
     }
-  }
-
-  // An element of an e4m3 or bf16 row as bf16; exact for scales from 2^-117 on.
-  __device__ uint16_t ExactBf16(int64_t row, int64_t k) const {
-    if (dtype == DType::kBf16) return static_cast<const uint16_t*>(data)[row * step + k];
-    const __nv_fp8_storage_t code = static_cast<const uint8_t*>(data)[row * step + k];
-    const __half_raw half = __nv_cvt_fp8_to_halfraw(code, __NV_E4M3);
-    const float value =
-        __half2float(__half(half)) * DecodeE8m0(scale[row * scale_step + k / kUnit]);
-    return static_cast<uint16_t>(__float_as_uint(value) >> 16);
   }
 };
 
@@ -266,6 +257,45 @@ absl::Status SupportsProduct(const Problem& problem) {
   return want.Take();
 }
 
+// Scaled e4m3 on both sides and whole eighths of units: of the problem alone, so that the order of
+// sums is.
+bool IsSkinnyFp8(const Linear::Problem& problem) {
+  return problem.format == WeightFormat::kE4m3Block && problem.block == fp8::kUnit &&
+         problem.x_dtype == DType::kE4m3 && problem.y_dtype == DType::kBf16 &&
+         problem.k % (fp8::kUnit * fp8::kWarps) == 0;
+}
+
+absl::Status RunSkinnyFp8(const Linear::Problem& problem, const Linear::Args& args,
+                          DeviceStream stream) {
+  fp8::Parameters p;
+  p.w = args.w.codes.as<uint8_t>();
+  p.w_step = args.w.codes.step(0);
+  p.w_scale = args.w.scale.as<uint8_t>();
+  p.w_scale_step = args.w.scale.step(0);
+  p.x = args.x.as<uint8_t>();
+  p.x_step = args.x.step(0);
+  p.x_scale = args.x_scale.as<uint8_t>();
+  p.x_scale_step = args.x_scale.step(0);
+  p.y = args.y.as<uint16_t>();
+  p.y_step = args.y.step(0);
+  p.n = problem.n;
+  p.k = problem.k;
+  p.rows = args.x.dim(0);
+  p.x_aligned = p.x_step % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 8 == 0;
+  if (p.w_step % 8 != 0 || reinterpret_cast<uintptr_t>(p.w) % 8 != 0) {
+    return absl::InvalidArgumentError(
+        "linear: e4m3 rows of whole 256 inputs must be aligned to 8 bytes");
+  }
+  const auto launch = [&](auto tiles) {
+    const dim3 grid(BlocksFor(problem.n, fp8::kChannels), BlocksFor(p.rows, tiles() * 8));
+    return cuda::Launch(Linear::kId, fp8::SkinnyLinearKernel<tiles()>, grid, fp8::kWarps * kWarp, 0,
+                        stream, p);
+  };
+  if (p.rows <= 8) return launch(std::integral_constant<int, 1>());
+  if (p.rows <= 16) return launch(std::integral_constant<int, 2>());
+  return launch(std::integral_constant<int, 4>());
+}
+
 struct LinearOp {
   static absl::Status Supports(const Linear::Problem& problem) {
     if (absl::Status status = SupportsProduct(problem); !status.ok()) return status;
@@ -278,6 +308,7 @@ struct LinearOp {
   static absl::Status Run(const Linear::Problem& problem, const Linear::Args& args, Workspace,
                           DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    if (IsSkinnyFp8(problem)) return RunSkinnyFp8(problem, args, stream);
     const int64_t rows = args.x.dim(0);
     const WeightView w = MakeWeight(args.w, problem.format, problem.block);
     const Activations x = MakeActivations(args.x, args.x_scale);
@@ -350,6 +381,34 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Stages the 32 inputs of a unit where fp4::Place wants them, seen from the unit's first.
+__device__ void StageUnit(const Activations& x, int64_t row, int64_t k, uint16_t* out) {
+  if (x.dtype == DType::kBf16) {
+    const uint16_t* from = static_cast<const uint16_t*>(x.data) + row * x.step + k;
+    for (int i = 0; i < kUnit; ++i) out[fp4::Place(i)] = from[i];
+    return;
+  }
+  const uint8_t* from = static_cast<const uint8_t*>(x.data) + row * x.step + k;
+  uint32_t words[8];
+  if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+    *reinterpret_cast<uint4*>(words) = *reinterpret_cast<const uint4*>(from);
+    *reinterpret_cast<uint4*>(words + 4) = *reinterpret_cast<const uint4*>(from + 16);
+  } else {
+    for (int i = 0; i < 8; ++i) {
+      words[i] = from[4 * i] | from[4 * i + 1] << 8 | from[4 * i + 2] << 16 |
+                 uint32_t{from[4 * i + 3]} << 24;
+    }
+  }
+  const float scale = DecodeE8m0(x.scale[row * x.scale_step + k / kUnit]);
+#pragma unroll
+  for (int i = 0; i < kUnit; ++i) {
+    const auto code = static_cast<__nv_fp8_storage_t>(words[i / 4] >> (i % 4 * 8) & 0xFF);
+    const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3))) * scale;
+    // Exact for scales from 2^-117 on: nothing is cut off.
+    out[fp4::Place(i)] = static_cast<uint16_t>(__float_as_uint(value) >> 16);
+  }
+}
+
 // The same with e2m1 weights and whole steps of inputs, `kTiles` tiles of eight rows at a time.
 // Inputs are staged `chunk` at a time, a multiple of the step.
 template <int kTiles>
@@ -383,16 +442,16 @@ __global__ void __launch_bounds__(fp4::kWarps* kWarp, 2)
     for (int first = 0; first < steps; first += chunk / fp4::kStep) {
       const int last = min(first + chunk / fp4::kStep, steps);
       __syncthreads();
-      const int width = (last - first) * fp4::kStep;
-      // A warp per row of the tile.
-      for (int r = static_cast<int>(threadIdx.x) / kWarp; r < kTiles * 8; r += fp4::kWarps) {
+      // Rows beyond the end stay as they are: their sums are not stored.
+      const int rows = static_cast<int>(min(end - t0, int64_t{kTiles * 8}));
+      const int units = (last - first) * (fp4::kStep / kUnit);
+      for (int i = static_cast<int>(threadIdx.x); i < rows * units; i += fp4::kWarps * kWarp) {
+        const int r = i / units;
+        const int unit = i % units;
         const int64_t t = t0 + r;
-        const int64_t row = t >= end ? -1 : work.source_row == nullptr ? t : work.source_row[t];
-        uint16_t* out = staged + r * stride;
-        for (int k = lane; k < width; k += kWarp) {
-          const int64_t at = int64_t{first} * fp4::kStep + k;
-          out[fp4::Place(k)] = row < 0 ? uint16_t{0} : work.x.ExactBf16(row, at);
-        }
+        const int64_t row = work.source_row == nullptr ? t : work.source_row[t];
+        StageUnit(work.x, row, int64_t{first} * fp4::kStep + unit * kUnit,
+                  staged + r * stride + fp4::Place(unit * kUnit));
       }
       __syncthreads();
       const uint16_t* x = staged + lane / 4 * stride + quad_lane * 4;

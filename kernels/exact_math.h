@@ -9,7 +9,7 @@
 
 namespace skein::kernels {
 
-inline double ExactExp(double x) {
+constexpr double ExactExp(double x) {
   if (!(x >= -745.2)) return x != x ? x : 0.0;
   if (x > 709.79) return std::numeric_limits<double>::infinity();
   constexpr double kMagic = 0x1.8p52;
@@ -37,7 +37,7 @@ inline double ExactExp(double x) {
 }
 
 // Natural logarithm; 0 gives -inf, a negative number or NaN gives NaN.
-inline double ExactLog(double x) {
+constexpr double ExactLog(double x) {
   if (!(x > 0)) {
     return x == 0 ? -std::numeric_limits<double>::infinity()
                   : std::numeric_limits<double>::quiet_NaN();
@@ -78,7 +78,7 @@ inline double ExactLog(double x) {
 
 // Gumbel noise -ln(-ln u) of 64 random bits, u = (high + (low + 1/2) * 2^-32) * 2^-32, kept
 // below 1. At most kMostGumbelNoise.
-inline double GumbelNoise(uint32_t high, uint32_t low) {
+constexpr double GumbelNoise(uint32_t high, uint32_t low) {
   const double fraction = (static_cast<double>(low) + 0.5) * 0x1p-32;
   const double u = (static_cast<double>(high) + fraction) * 0x1p-32;
   constexpr double kMost = 1 - 0x1p-53;

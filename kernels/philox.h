@@ -10,7 +10,7 @@ namespace skein::kernels {
 
 using PhiloxBlock = std::array<uint32_t, 4>;
 
-inline PhiloxBlock Philox(PhiloxBlock counter, uint32_t key0, uint32_t key1) {
+constexpr PhiloxBlock Philox(PhiloxBlock counter, uint32_t key0, uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t first = uint64_t{0xD2511F53} * counter[0];
     const uint64_t second = uint64_t{0xCD9E8D57} * counter[2];
@@ -33,7 +33,7 @@ enum class RandomPurpose : uint32_t {
 
 // Block `index` of the stream of (seed, position, purpose); `extension` 0: high words, 1: low
 // words.
-inline PhiloxBlock RandomBlock(uint64_t seed, uint32_t position, RandomPurpose purpose,
+constexpr PhiloxBlock RandomBlock(uint64_t seed, uint32_t position, RandomPurpose purpose,
                                uint32_t index, uint32_t extension) {
   return Philox({index, extension, position, static_cast<uint32_t>(purpose) << 24},
                 static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));

@@ -9,11 +9,11 @@ set(CMAKE_CXX_FLAGS_DEV "-O2 -g1" CACHE STRING "Flags of the Dev build type" FOR
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1" CACHE STRING "Flags of the Release build type" FORCE)
 
 add_library(skein_options INTERFACE)
-target_compile_options(skein_options INTERFACE
+target_compile_options(skein_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
   -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor -Wimplicit-fallthrough -Werror
   # One expression, one result: a fused multiply-add is written out where it is meant.
   -ffp-contract=off
-  -fstack-protector-strong)
+  -fstack-protector-strong>)
 target_compile_definitions(skein_options INTERFACE
   _GLIBCXX_ASSERTIONS SKEIN_VERSION="${PROJECT_VERSION}")
 target_include_directories(skein_options INTERFACE ${PROJECT_SOURCE_DIR})

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <initializer_list>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,29 @@
 #include "kernels/tensor_view.h"
 
 namespace skein::kernels {
+
+// Where the bytes of buffers and workspaces come from: the heap, or memory that a device reads too.
+// Set before the first buffer is made.
+struct TestMemory {
+  void* (*allocate)(size_t bytes);
+  void (*release)(void* data, size_t bytes);
+};
+inline TestMemory& MemoryOfTests() {
+  static TestMemory memory = {[](size_t bytes) { return ::operator new(bytes); },
+                              [](void* data, size_t) { ::operator delete(data); }};
+  return memory;
+}
+template <typename T>
+struct TestAllocator {
+  using value_type = T;
+  TestAllocator() = default;
+  template <typename U>
+  explicit TestAllocator(const TestAllocator<U>&) {}
+  T* allocate(size_t count) { return static_cast<T*>(MemoryOfTests().allocate(count * sizeof(T))); }
+  void deallocate(T* data, size_t count) { MemoryOfTests().release(data, count * sizeof(T)); }
+  friend bool operator==(const TestAllocator&, const TestAllocator&) { return true; }
+};
+using Bytes = std::vector<uint8_t, TestAllocator<uint8_t>>;
 
 // Uniform and normal-like numbers of (seed, row, index).
 class TestRandom {
@@ -68,7 +92,7 @@ class Buffer {
   T* as() {
     return reinterpret_cast<T*>(bytes_.data() + kGuard);
   }
-  const std::vector<uint8_t>& bytes() const { return bytes_; }
+  const Bytes& bytes() const { return bytes_; }
   uint8_t poison() const { return poison_; }
 
   // Calls fn(element offset, flat index) for every element of the view.
@@ -176,7 +200,7 @@ class Buffer {
 
   TensorView view_;
   uint8_t poison_ = 0xA5;
-  std::vector<uint8_t> bytes_;
+  Bytes bytes_;
 };
 
 // Scratch of a call, filled with NaN patterns so that a stale read is seen.
@@ -189,7 +213,7 @@ class TestWorkspace {
   }
 
  private:
-  std::vector<uint8_t> bytes_;
+  Bytes bytes_;
   size_t size_;
 };
 

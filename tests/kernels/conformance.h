@@ -65,6 +65,18 @@ void AddCacheCases(std::vector<Case>& cases);
 void AddAttentionCases(std::vector<Case>& cases);
 void AddSamplingCases(std::vector<Case>& cases);
 
+// All of them, and a name for the case of an index.
+std::vector<Case> AllCases();
+std::string CaseName(size_t index);
+template <typename Info>
+std::string CaseNameOf(const Info& info) {
+  return CaseName(info.param);
+}
+// Rows with the ids from `first` on.
+Rows Ids(uint32_t first, uint32_t count, uint8_t fill = 0xA5);
+// Equal bytes of all outputs, except skipped rows.
+void ExpectSameBits(const Instance& one, const Instance& two);
+
 // What an input element is drawn from.
 enum class Draw : uint8_t {
   kBell,     // bell-shaped reals

@@ -252,6 +252,10 @@ void AddDenseCases(std::vector<Case>& cases) {
     add(OpId::kGroupedLinear, name,
         [=](const Rows& rows) { return GroupedLinearCall(rows, format, kBf16); });
   }
+  // Whole units for each eighth of the inputs: where a backend may split k.
+  add(OpId::kLinear, "format 2 long", [](const Rows& rows) {
+    return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 133, 1280);
+  });
   add(OpId::kLinear, "f32 accumulated", [](const Rows& rows) {
     return LinearCall(rows, WeightFormat::kBf16, kF32, kF32, true, 65, 64);
   });

@@ -52,10 +52,9 @@ Instance MoeLayoutCall(const Rows& rows) {
 
 // Assignment i is row i, of expert 2 * (place in sorted order / 4): experts are consecutive and
 // every second one is empty. The expert depends on the id, so ids are grouped by it first.
-Instance ExpertLinearCall(const Rows& rows, WeightFormat format, bool with_source) {
+Instance ExpertLinearCall(const Rows& rows, WeightFormat format, bool with_source, int n = 37,
+                          int k = 160) {
   CallBuilder call(rows);
-  constexpr int kN = 37;
-  constexpr int kK = 160;
   const auto expert_of = [](uint32_t id) { return id / 16 * 2 % 8; };
   std::vector<int64_t> order;
   for (int64_t r = rows.size() - 1; r >= 0; --r) order.push_back(r);
@@ -75,19 +74,20 @@ Instance ExpertLinearCall(const Rows& rows, WeightFormat format, bool with_sourc
       return static_cast<double>(order[static_cast<size_t>(i)]);
     });
   }
-  args.x = call.In(DType::kE4m3, {kK}, Draw::kE4m3);
-  args.x_scale = call.In(DType::kE8m0, {kK / 32}, Draw::kScale);
+  args.x = call.In(DType::kE4m3, {k}, Draw::kE4m3);
+  args.x_scale = call.In(DType::kE8m0, {k / 32}, Draw::kScale);
   auto weights = std::make_shared<std::vector<Weight>>();
   for (int e = 0; e < 8; ++e) {
     const bool packed = format == WeightFormat::kE2m1Row32;
-    weights->push_back({call.Shared(packed ? DType::kE2m1x2 : DType::kE4m3,
-                                    {kN, packed ? kK / 2 : kK}, packed ? Draw::kE2m1 : Draw::kE4m3),
-                        call.Shared(DType::kE8m0, {packed ? kN : 2, kK / 32}, Draw::kScale)});
+    weights->push_back(
+        {call.Shared(packed ? DType::kE2m1x2 : DType::kE4m3, {n, packed ? k / 2 : k},
+                     packed ? Draw::kE2m1 : Draw::kE4m3),
+         call.Shared(DType::kE8m0, {packed ? n : (n + 31) / 32, k / 32}, Draw::kScale)});
   }
   args.w = *weights;
-  args.y = call.Out("y", kBf16, {kN}, Tolerance::kProduct);
+  args.y = call.Out("y", kBf16, {n}, Tolerance::kProduct);
   Instance instance = call.Finish<ExpertLinear>(
-      {8, kN, kK, format, 32, DType::kE4m3, kBf16, static_cast<int>(rows.size())}, args);
+      {8, n, k, format, 32, DType::kE4m3, kBf16, static_cast<int>(rows.size())}, args);
   // The weights' vector lives as long as the call.
   instance.run = [weights, run = instance.run](const KernelRegistry& registry,
                                                std::string_view backend, DeviceStream stream) {
@@ -154,6 +154,10 @@ void AddExpertCases(std::vector<Case>& cases) {
                      false});
     cases.push_back({OpId::kExpertLinear, name,
                      [format](const Rows& rows) { return ExpertLinearCall(rows, format, false); }});
+    // Whole steps of inputs and several blocks of outputs: where backends are quick.
+    cases.push_back({OpId::kExpertLinear, name + " wide", [format](const Rows& rows) {
+                       return ExpertLinearCall(rows, format, false, 150, 1152);
+                     }});
   }
 }
 

@@ -1,4 +1,5 @@
 // Calls of the sampler: every truncation, greedy rows, masked rows, rows with NaN, ties.
+#include <cstddef>
 #include <limits>
 
 #include "kernels/ops/sampling.h"
@@ -36,8 +37,11 @@ Instance SampleCall(const Rows& rows, int vocab) {
   SampleTokens::Args args;
   args.logits = call.InBy(DType::kF32, {vocab}, Logit);
   args.params = call.InBy(DType::kU8, {sizeof(SampleParams)}, [](uint32_t id, int64_t byte) {
+    // What follows the last member is padding, with no value of its own.
+    constexpr size_t kUsed = offsetof(SampleParams, purpose) + sizeof(RandomPurpose);
     const SampleParams params = ParamsOf(id);
-    return static_cast<double>(reinterpret_cast<const uint8_t*>(&params)[byte]);
+    const bool padding = static_cast<size_t>(byte) >= kUsed;
+    return padding ? 0.0 : static_cast<double>(reinterpret_cast<const uint8_t*>(&params)[byte]);
   });
   args.record = call.WholeOut("record", DType::kU8,
                               {rows.size(), static_cast<int64_t>(sizeof(SampleRecord))});

@@ -9,57 +9,37 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/register.h"
-#include "kernels/cpu/thread_pool.h"
 #include "kernels/ops/sampling.h"
 #include "kernels/reference/register.h"
+#include "tests/kernels/judged_backends.h"
 
 namespace skein::kernels {
 namespace {
 
-std::vector<Case> AllCases() {
-  std::vector<Case> cases;
-  AddDenseCases(cases);
-  AddExpertCases(cases);
-  AddCacheCases(cases);
-  AddAttentionCases(cases);
-  AddSamplingCases(cases);
-  return cases;
-}
-
-// All backends of the build; `isa` picks the cpu's.
-const KernelRegistry& Registry(CpuIsa isa) {
-  const auto build = [](CpuIsa which) {
-    auto registry = std::make_unique<KernelRegistry>();
-    EXPECT_TRUE(RegisterReferenceKernels(*registry).ok());
-    EXPECT_TRUE(RegisterCpuKernels(*registry, which).ok());
-    return registry;
-  };
-  static const std::unique_ptr<KernelRegistry> automatic = build(CpuIsa::kAuto);
-  static const std::unique_ptr<KernelRegistry> scalar = build(CpuIsa::kScalar);
-  return isa == CpuIsa::kScalar ? *scalar : *automatic;
+// The reference and the judged backends.
+const KernelRegistry& Registry() {
+  static const KernelRegistry* registry = [] {
+    auto* built = new KernelRegistry;
+    EXPECT_TRUE(RegisterReferenceKernels(*built).ok());
+    EXPECT_TRUE(RegisterJudged(*built).ok());
+    return built;
+  }();
+  return *registry;
 }
 
 // Backends that are measured, in contrast to the one that measures.
 std::vector<std::string> Judged() {
-  std::vector<std::string> names = Registry(CpuIsa::kAuto).Backends();
+  std::vector<std::string> names = Registry().Backends();
   std::erase(names, "reference");
   return names;
 }
 
-Rows Ids(uint32_t first, uint32_t count, uint8_t fill = 0xA5) {
-  Rows rows;
-  for (uint32_t i = 0; i < count; ++i) rows.ids.push_back(first + i);
-  rows.fill = fill;
-  return rows;
-}
-
-Instance RunOn(const Case& test, const Rows& rows, std::string_view backend,
-               DeviceStream stream = {}, CpuIsa isa = CpuIsa::kAuto) {
+Instance RunOn(const Case& test, const Rows& rows, std::string_view backend) {
   Instance instance = test.make(rows);
-  const absl::Status supported = instance.supports(Registry(isa), backend);
+  const absl::Status supported = instance.supports(Registry(), backend);
   EXPECT_TRUE(supported.ok()) << supported;
-  const absl::Status status = instance.run(Registry(isa), backend, stream);
+  absl::Status status = instance.run(Registry(), backend, JudgedStream(backend));
+  if (status.ok()) status = FinishCall(backend);
   EXPECT_TRUE(status.ok()) << status;
   return instance;
 }
@@ -173,22 +153,6 @@ void ExpectWithin(Output& expected, Output& actual, const Output& naive) {
   }
 }
 
-// Equal bytes of all outputs, except skipped rows.
-void ExpectSameBits(const Instance& one, const Instance& two) {
-  for (size_t i = 0; i < one.outputs.size(); ++i) {
-    const Output& output = one.outputs[i];
-    if (!output.per_row) {
-      EXPECT_EQ(output.buffer->bytes(), two.outputs[i].buffer->bytes()) << output.name;
-      continue;
-    }
-    for (int64_t r = 0; r < output.buffer->view().dim(0); ++r) {
-      if (output.skipped.count(r) != 0) continue;
-      EXPECT_EQ(output.buffer->RowBytes(r), two.outputs[i].buffer->RowBytes(r))
-          << output.name << " row " << r;
-    }
-  }
-}
-
 class Conformance : public ::testing::TestWithParam<size_t> {
  protected:
   const Case& test() const { return cases_[GetParam()]; }
@@ -211,7 +175,7 @@ TEST_P(Conformance, MatchesTheReference) {
 }
 
 TEST_P(Conformance, WritesItsOutputsAndNothingElse) {
-  for (const std::string& backend : Registry(CpuIsa::kAuto).Backends()) {
+  for (const std::string& backend : Registry().Backends()) {
     SCOPED_TRACE(backend + " " + std::string(OpName(test().op)) + ", " + test().name);
     const Instance one = RunOn(test(), Ids(0, 17, 0xA5), backend);
     const Instance two = RunOn(test(), Ids(0, 17, 0xFF), backend);
@@ -244,7 +208,7 @@ class RowConformance : public Conformance {};
 class PoisonConformance : public Conformance {};
 
 TEST_P(RowConformance, ARowIsItsOwnWhateverTheBatch) {
-  for (const std::string& backend : Registry(CpuIsa::kAuto).Backends()) {
+  for (const std::string& backend : Registry().Backends()) {
     SCOPED_TRACE(backend + " " + std::string(OpName(test().op)) + ", " + test().name);
     const Instance all = RunOn(test(), Ids(0, 64), backend);
     for (const auto& [first, count] : {std::pair{0u, 1u}, std::pair{37u, 1u}, std::pair{63u, 1u},
@@ -262,7 +226,7 @@ TEST_P(RowConformance, ARowIsItsOwnWhateverTheBatch) {
 }
 
 TEST_P(PoisonConformance, NanOfNeighboursDoesNotLeak) {
-  for (const std::string& backend : Registry(CpuIsa::kAuto).Backends()) {
+  for (const std::string& backend : Registry().Backends()) {
     SCOPED_TRACE(backend + " " + std::string(OpName(test().op)) + ", " + test().name);
     const Instance clean = RunOn(test(), Ids(0, 21), backend);
     Rows rows = Ids(0, 21);
@@ -279,7 +243,7 @@ TEST_P(PoisonConformance, NanOfNeighboursDoesNotLeak) {
 }
 
 TEST_P(Conformance, EmptyInputWritesNothing) {
-  for (const std::string& backend : Registry(CpuIsa::kAuto).Backends()) {
+  for (const std::string& backend : Registry().Backends()) {
     SCOPED_TRACE(backend + " " + std::string(OpName(test().op)) + ", " + test().name);
     const Instance empty = RunOn(test(), Ids(0, 0), backend);
     for (const Output& output : empty.outputs) {
@@ -289,23 +253,6 @@ TEST_P(Conformance, EmptyInputWritesNothing) {
       }
     }
   }
-}
-
-TEST_P(Conformance, BitsDependOnNeitherThreadsNorInstructionSet) {
-  cpu::ThreadPool two(2), three(3);
-  const Instance one = RunOn(test(), Ids(0, 64), "cpu");
-  ExpectSameBits(one, RunOn(test(), Ids(0, 64), "cpu", {&two}));
-  ExpectSameBits(one, RunOn(test(), Ids(0, 64), "cpu", {&three}));
-  ExpectSameBits(one, RunOn(test(), Ids(0, 64), "cpu", {}, CpuIsa::kScalar));
-  ExpectSameBits(RunOn(test(), Ids(5, 3), "cpu"), RunOn(test(), Ids(5, 3), "cpu", {&three}));
-}
-
-std::string CaseName(const ::testing::TestParamInfo<size_t>& info) {
-  const Case test = AllCases()[info.param];
-  std::string name = std::string(OpName(test.op)) + "_" + test.name;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
-  return name + "_" + std::to_string(info.param);
 }
 
 // Indices of the cases for which `applies` holds.
@@ -319,36 +266,28 @@ std::vector<size_t> Indices(const std::function<bool(const Case&)>& applies) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Conformance,
-                         ::testing::ValuesIn(Indices([](const Case&) { return true; })), CaseName);
+                         ::testing::ValuesIn(Indices([](const Case&) { return true; })),
+                         &CaseNameOf<::testing::TestParamInfo<size_t>>);
 INSTANTIATE_TEST_SUITE_P(All, RowConformance, ::testing::ValuesIn(Indices([](const Case& c) {
                            return c.rows_independent;
                          })),
-                         CaseName);
+                         &CaseNameOf<::testing::TestParamInfo<size_t>>);
 INSTANTIATE_TEST_SUITE_P(All, PoisonConformance, ::testing::ValuesIn(Indices([](const Case& c) {
                            return c.rows_independent && !c.nan_is_error;
                          })),
-                         CaseName);
+                         &CaseNameOf<::testing::TestParamInfo<size_t>>);
 
 TEST(ConformanceCoverage, EveryRegisteredOperatorHasACase) {
   const std::vector<Case> cases = AllCases();
-  for (const std::string& backend : Registry(CpuIsa::kAuto).Backends()) {
-    for (const OpId op : Registry(CpuIsa::kAuto).Operators(backend)) {
+  for (const std::string& backend : Registry().Backends()) {
+    for (const OpId op : Registry().Operators(backend)) {
       EXPECT_TRUE(
           std::any_of(cases.begin(), cases.end(), [op](const Case& test) { return test.op == op; }))
           << backend << " " << OpName(op) << " has no conformance case";
     }
-    EXPECT_EQ(Registry(CpuIsa::kAuto).Operators(backend).size(), static_cast<size_t>(kNumOps))
+    EXPECT_EQ(Registry().Operators(backend).size(), static_cast<size_t>(kNumOps))
         << backend << " lacks an operator";
   }
-}
-
-TEST(CpuRegistration, TakesEachInstructionSetOnceAndRefusesASecondTime) {
-  KernelRegistry registry;
-  ASSERT_TRUE(RegisterCpuKernels(registry, CpuIsa::kScalar).ok());
-  EXPECT_EQ(RegisterCpuKernels(registry, CpuIsa::kScalar).code(), absl::StatusCode::kAlreadyExists);
-  KernelRegistry other;
-  const absl::Status status = RegisterCpuKernels(other, CpuIsa::kAvx2);
-  EXPECT_EQ(status.ok(), CpuHasAvx2()) << status;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -77,6 +78,7 @@ TEST_F(ChildProcessTest, WhatItInheritsIsWhereItLooks) {
   ASSERT_TRUE(file.valid());
   const auto links = [&](int listen_fd, int lock_fd) {
     ChildStart start = Shell("for n in 4 5 6; do readlink /proc/self/fd/$n || echo none; done");
+    start.leaf_name = Concat("child.", listen_fd, ".", lock_fd);  // each in a leaf of its own
     start.listen_fd = listen_fd;
     start.lock_fd = lock_fd;
     auto child = ChildProcess::Start(start, *containment_);

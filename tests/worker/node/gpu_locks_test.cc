@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "protocol/base/strings.h"
 #include "tests/worker/node/fake_proc.h"

@@ -272,6 +272,9 @@ int Supervise(const ServePlan& plan, const ProgramPaths& paths, NodeParts& parts
       .Field("term_file", parts.terms ? parts.terms->path() : std::string("none"));
   const int code = (*supervisor)->Run();
   SKEIN_LOG(kInfo, "supervisor ends").Field("code", code);
+  if (const std::string& logs = plan.config.log.directory; code != kExitOk && !logs.empty()) {
+    std::fprintf(stderr, "skein: ended with code %d; %s/skein.log says why\n", code, logs.c_str());
+  }
   return code;
 }
 

@@ -13,5 +13,10 @@ run no_orphans_test "--rounds=${2:-100}"
 figures=$(grep -E '^(rung|rounds=|planted_survivors=)' "$log")
 run killed_stages_test --gtest_filter='KilledStagesTest.*'
 printf '%s\n' "$figures"
-grep '^stages=' "$log"
+stages=$(grep '^stages=' "$log")
+echo "$stages"
+# Each within a second; what was planted within a second of the next start.
+for figure in $(grep -oE '[a-z_]+_ms=[0-9]+' <<<"$figures $stages" | sort -u); do
+  [ "${figure#*=}" -le 1000 ] || { echo "too slow: $figure"; exit 1; }
+done
 grep '^rounds=' <<<"$figures"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Acceptance check 15, the part of the log: a worker whose helper prints a million lines a second, log
-# files of at most 8 MiB in all; with the figure of the streams beside it. Then the same on a disk of
-# 4 MiB, which runs full: the node goes on. That needs root or user namespaces.
+# files of at most 8 MiB in all; with the figure of the streams beside it. Before that the same on a
+# disk that is full: lines are lost and counted, the node goes on. That needs root or user namespaces.
 #   15_disk_and_log.sh [BUILD [SECONDS]]   BUILD: build directory (build/dev); SECONDS: 10
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -17,10 +17,12 @@ disk=skipped
 if unshare "${user[@]}" --mount true 2>/dev/null; then
   run unshare "${user[@]}" --mount --propagation private bash -c "
     mount -t tmpfs -o size=4M none '$work/small' &&
+    head -c 4100000 /dev/zero >'$work/small/filler' &&
     exec '$build/bin/killed_stages_test' --gtest_filter='LogFloodTest.*' \
-      --flood-seconds=$seconds '--flood-logs=$work/small'"
+      --flood-seconds=$seconds '--flood-logs=$work/small/logs'"
+  grep -q ' lost=[1-9]' "$work/log" || { cat "$work/log"; exit 1; }
   disk=held
-  grep '^flood_s=' "$work/log" | sed 's/^/disk of 4 MiB: /'
+  grep '^flood_s=' "$work/log" | sed 's/^/full disk: /'
 fi
 run "$build/bin/killed_stages_test" --gtest_filter='LogFloodTest.*' "--flood-seconds=$seconds"
 echo "full_disk=$disk $(grep '^flood_s=' "$work/log")"

@@ -102,8 +102,14 @@ void WrapWorker(const ProcessTree& tree, int seconds) {
   fs::permissions(worker, fs::perms::owner_all);
 }
 
+struct Figures {
+  double suppressed = 0;
+  double lost = 0;
+  uint64_t bytes = 0;
+};
+
 // Streams of a server whose worker floods for so many seconds; 0: not at all.
-Streams Serve(int seconds, ChatAnswer& expected, double& suppressed, uint64_t& bytes) {
+Streams Serve(int seconds, ChatAnswer& expected, Figures& figures) {
   ProcessTree tree(SKEIN_PROGRAM_DIRECTORY, Children::kReal);
   if (seconds > 0) WrapWorker(tree, seconds);
   const std::string logs = Flood().logs.empty() ? tree.directory() + "/logs" : Flood().logs;
@@ -116,10 +122,11 @@ Streams Serve(int seconds, ChatAnswer& expected, double& suppressed, uint64_t& b
       WaitUntil([&] { return Ask(port, {.content = "Hi", .max_tokens = 1}).status == 200; }));
   const absl::Duration length = absl::Seconds(Flood().seconds);
   Streams streams = RunStreams(port, MonotonicNow() + length, expected);
-  bytes = BytesOf(logs);
+  figures.bytes = BytesOf(logs);
   const std::string name = "skein_child_lines_suppressed_total{child=\"worker.0\"}";
   if (seconds > 0) WaitUntil([&] { return Counter(tree, name) > 0; }, absl::Seconds(10));
-  suppressed = Counter(tree, name);
+  figures.suppressed = Counter(tree, name);
+  figures.lost = Counter(tree, "skein_log_lines_lost_total");
   tree.Signal(SIGTERM);
   EXPECT_EQ(tree.WaitForExit(kLimit), 0) << tree.output();
   return streams;
@@ -127,18 +134,17 @@ Streams Serve(int seconds, ChatAnswer& expected, double& suppressed, uint64_t& b
 
 TEST(LogFloodTest, AFloodOfLinesFillsNoDiskAndHarmsNoStream) {
   ChatAnswer expected;
-  double none = 0, suppressed = 0;
-  uint64_t bytes = 0;
-  const Streams quiet = Serve(0, expected, none, bytes);
-  const Streams flooded = Serve(Flood().seconds + 5, expected, suppressed, bytes);
+  Figures calm, flood;
+  const Streams quiet = Serve(0, expected, calm);
+  const Streams flooded = Serve(Flood().seconds + 5, expected, flood);
   std::printf(
-      "flood_s=%d files_bytes=%lu cap_bytes=%lu suppressed=%.0f streams=%d inexact=%d "
+      "flood_s=%d files_bytes=%lu cap_bytes=%lu suppressed=%.0f lost=%.0f streams=%d inexact=%d "
       "p99_gap_ms_quiet=%.2f p99_gap_ms_flood=%.2f\n",
-      Flood().seconds, bytes, kCapBytes, suppressed, quiet.count + flooded.count,
-      quiet.inexact + flooded.inexact, P99(quiet), P99(flooded));
-  EXPECT_EQ(none, 0);
-  EXPECT_GT(suppressed, 100'000);
-  EXPECT_LE(bytes, kCapBytes);
+      Flood().seconds, flood.bytes, kCapBytes, flood.suppressed, flood.lost,
+      quiet.count + flooded.count, quiet.inexact + flooded.inexact, P99(quiet), P99(flooded));
+  EXPECT_EQ(calm.suppressed, 0);
+  EXPECT_GT(flood.suppressed, 100'000);
+  EXPECT_LE(flood.bytes, kCapBytes);
   EXPECT_EQ(quiet.inexact + flooded.inexact, 0);
 }
 

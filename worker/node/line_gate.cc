@@ -1,8 +1,9 @@
 // A token bucket over whole lines.
-// Supervisor's thread. Must never look at a line's text twice.
+// Supervisor's thread. Must never do more than count what cannot pass.
 #include "worker/node/line_gate.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace skein::worker {
@@ -10,6 +11,12 @@ namespace {
 
 // The level stands near the start of a line of ours.
 constexpr size_t kLevelBytes = 128;
+
+// Whether any line may be one; cheap for megabytes without.
+bool MayHoldError(std::string_view lines) {
+  return ::memmem(lines.data(), lines.size(), "error", 5) != nullptr ||
+         ::memmem(lines.data(), lines.size(), "critical", 8) != nullptr;
+}
 
 bool IsError(std::string_view line) {
   const std::string_view head = line.substr(0, kLevelBytes);
@@ -30,6 +37,12 @@ bool LineGate::TakeToken(std::string_view line, absl::Time now) {
   return true;
 }
 
+void LineGate::Suppress(uint64_t lines, absl::Time now) {
+  suppressed_ += lines;
+  unnoticed_ += lines;
+  quiet_at_ = now + kQuiet;
+}
+
 void LineGate::Pass(std::string_view lines, absl::Time now, std::string& out) {
   if (refilled_at_ != absl::InfinitePast()) {
     tokens_ += kLinesPerSecond * absl::ToDoubleSeconds(now - refilled_at_);
@@ -37,7 +50,13 @@ void LineGate::Pass(std::string_view lines, absl::Time now, std::string& out) {
   tokens_ = std::min(tokens_, kBurstLines);
   refilled_at_ = now;
   std::string_view last;
+  const bool looks = now >= error_at_ && MayHoldError(lines);
   while (!lines.empty()) {
+    if (tokens_ < 1 && !looks) {  // all the rest, without cutting it into lines
+      Suppress(static_cast<uint64_t>(std::count(lines.begin(), lines.end(), '\n')), now);
+      last = lines.substr(lines.rfind('\n', lines.size() - 2) + 1);
+      break;
+    }
     const std::string_view line = lines.substr(0, lines.find('\n') + 1);
     lines.remove_prefix(line.size());
     if (TakeToken(line, now)) {
@@ -45,9 +64,7 @@ void LineGate::Pass(std::string_view lines, absl::Time now, std::string& out) {
       last = {};
       last_.clear();  // what was held back is no longer the newest
     } else {
-      ++suppressed_;
-      ++unnoticed_;
-      quiet_at_ = now + kQuiet;
+      Suppress(1, now);
       last = line;
     }
   }

@@ -34,6 +34,7 @@ class LineGate {
   uint64_t suppressed() const { return suppressed_; }
 
  private:
+  void Suppress(uint64_t lines, absl::Time now);
   bool TakeToken(std::string_view line, absl::Time now);
 
   double tokens_ = kBurstLines;

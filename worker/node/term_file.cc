@@ -118,8 +118,12 @@ absl::StatusOr<std::string> ChooseStateDirectory(std::string_view configured,
 absl::StatusOr<uint64_t> TermFile::Next(uint64_t floor) const {
   const Descriptor lock(
       ::open((path() + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  // Held by another supervisor for the few milliseconds of its own Next.
-  if (!lock.valid() || ::flock(lock.get(), LOCK_EX) != 0) return WriteError(path() + ".lock");
+  if (!lock.valid()) return WriteError(path() + ".lock");
+  // Not waited for: its holder may be stopped. The start of the coordinator is tried again.
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::UnavailableError(
+        Concat(path(), ": another supervisor takes a term this moment; it is tried again"));
+  }
   SKEIN_ASSIGN_OR_RETURN(const uint64_t last, ReadTerm(path()));
   const uint64_t term = std::max(last + 1, std::max<uint64_t>(floor, 1));
   if (term > kTermMax) return Torn(path(), Concat("holds ", last, ", the last term there is"));

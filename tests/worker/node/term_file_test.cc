@@ -6,12 +6,15 @@
 #include <sstream>
 #include <string>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "protocol/base/strings.h"
+#include "worker/node/descriptor.h"
 
 namespace skein::worker {
 namespace {
@@ -70,6 +73,15 @@ TEST_F(TermFileTest, ADirectoryThatCannotBeWrittenIsNoTerm) {
   const auto none = TermFile("/no/such/directory").Next(1);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Reason(none.status()), HasSubstr("cannot write /no/such/directory/term.lock"));
+}
+
+TEST_F(TermFileTest, AnotherSupervisorIsNotWaitedFor) {
+  ASSERT_TRUE(TermFile(directory_).Next(7).ok());
+  const Descriptor lock(::open((directory_ + "/term.lock").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX | LOCK_NB), 0);
+  const auto busy = TermFile(directory_).Next(7);
+  EXPECT_EQ(busy.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Reason(busy.status()), HasSubstr("another supervisor takes a term this moment"));
 }
 
 TEST_F(TermFileTest, TheStateDirectoryIsTheConfiguredTheUsualOrAPrivateOne) {

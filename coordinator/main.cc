@@ -185,10 +185,24 @@ struct Server {
   std::unique_ptr<AdminServer> admin;  // null: no listener for operators
 };
 
-absl::Status OpenApi(const protocol::Config& config, Server& server) {
+// The metrics of this process and, under `skein serve`, the counters that the supervisor keeps in a
+// file beside the operators' socket.
+std::string MetricsText(const protocol::Config& config, const Server& server) {
+  std::string text = server.registry->Text();
+  const auto address = protocol::ParseAdminAddress(config.admin.listen);
+  if (!address.ok() || address->unix_path.empty()) return text;
+  std::ifstream counters(std::filesystem::path(address->unix_path).parent_path() /
+                         "supervisor.prom");
+  for (std::string line; std::getline(counters, line);) text += line + "\n";
+  return text;
+}
+
+absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
+  const protocol::Config& config = loaded.config;
   ApiServer::Options options;
   options.host = config.server.host;
   options.port = static_cast<uint16_t>(config.server.port);
+  options.listen_fd = static_cast<int>(loaded.FlagOr("listen-fd", -1));
   options.http_limits = ToHttpLimits(config.server);
   options.json_limits = ToJsonLimits(config.server);
   options.request_limits.max_model_len = static_cast<int32_t>(config.model.max_model_len);
@@ -201,7 +215,7 @@ absl::Status OpenApi(const protocol::Config& config, Server& server) {
       config.model.seed != 0 ? static_cast<uint64_t>(config.model.seed) : RandomSeed();
   options.unix_time = [] { return static_cast<int64_t>(std::time(nullptr)); };
   options.health = [&server](HealthProbe probe) { return Health(*server.door, probe); };
-  options.metrics_text = [&server] { return server.registry->Text(); };
+  options.metrics_text = [config, &server] { return MetricsText(config, server); };
   options.metrics_content_type = std::string(protocol::kMetricsContentType);
   options.predicted_wait_s = [&server] {
     return 1.0 + static_cast<double>(server.door->waiting_requests()) / 16;
@@ -257,7 +271,7 @@ absl::Status OpenAdmin(const protocol::LoadedConfig& loaded, Server& server) {
                       protocol::ConfigHash(config)};
   options.config_json = ConfigJson(loaded);
   options.health = [&server](HealthProbe probe) { return Health(*server.door, probe); };
-  options.metrics_text = [&server] { return server.registry->Text(); };
+  options.metrics_text = [config, &server] { return MetricsText(config, server); };
   options.metrics_content_type = std::string(protocol::kMetricsContentType);
   SKEIN_ASSIGN_OR_RETURN(server.admin, AdminServer::Create(std::move(options), *server.operators));
   server.admin->Start();
@@ -317,7 +331,7 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
   if (absl::Status status = OpenControl(config, term, server); !status.ok()) {
     return Fail(status, kExitConfig);
   }
-  if (absl::Status status = OpenApi(config, server); !status.ok()) {
+  if (absl::Status status = OpenApi(loaded, server); !status.ok()) {
     return Fail(status, kExitConfig);
   }
   if (absl::Status status = OpenAdmin(loaded, server); !status.ok()) {
@@ -338,7 +352,7 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
 int Run(const std::vector<std::string>& arguments) {
   protocol::LoadOptions load_options;
   load_options.required = {"model.path", "transport.control_endpoint"};
-  load_options.program_flags = {"supervisor-fd", "term"};
+  load_options.program_flags = {"supervisor-fd", "term", "listen-fd"};
   auto loaded = protocol::LoadConfig(arguments, load_options);
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   protocol::InstallLog(protocol::ToLogOptions(loaded->config.log, "skein-coordinator"));

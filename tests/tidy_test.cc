@@ -420,6 +420,10 @@ const std::map<std::string, std::string>& ProvedBy() {
       {"worker/node/cli_main.cc", "tests/process/lifecycle_test.cc"},
       {"worker/node/node_main.cc", "tests/process/lifecycle_test.cc"},
       {"worker/node/commands/", "tests/process/lifecycle_test.cc"},
+      {"worker/node/adopted_children.cc", "tests/process/lifecycle_test.cc"},
+      {"worker/node/line_output.cc", "tests/worker/node/child_output_test.cc"},
+      {"worker/node/notify_socket.cc", "tests/worker/node/life_signs_test.cc"},
+      {"worker/node/ready_probe.cc", "tests/worker/node/life_signs_test.cc"},
       {"worker/node/gpu_inventory.cc", "tests/worker/node/who_holds_test.cc"},
   };
   return *proofs;

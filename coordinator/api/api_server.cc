@@ -155,6 +155,7 @@ absl::Status ApiServer::Impl::Listen() {
   protocol::HttpServer::Options http;
   http.host = options_.host;
   http.port = options_.port;
+  http.listen_fd = options_.listen_fd;
   http.limits = options_.http_limits;
   http.on_request = [this](HttpRequest request, Exchange exchange) {
     OnRequest(std::move(request), std::move(exchange));

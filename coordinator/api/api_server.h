@@ -50,6 +50,8 @@ class ApiServer {
   struct Options {
     std::string host = "127.0.0.1";
     uint16_t port = 8000;
+    int listen_fd =
+        -1;  // a socket that listens already, owned from now on; -1: binds host and port
     protocol::HttpLimits http_limits;
     protocol::JsonLimits json_limits;
     RequestLimits request_limits;

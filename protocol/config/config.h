@@ -104,13 +104,16 @@ struct TransportConfig {
 
 // The supervisor.
 struct NodeConfig {
-  std::string run_directory;  // empty: /run/skein, or a fresh directory under /tmp
+  std::string run_directory;    // empty: /run/skein, or a fresh directory under /tmp
+  std::string state_directory;  // empty: /var/lib/skein, or one in the base of run directories
+  std::string notify_socket;    // of the service manager; empty: none
   int64_t restarts_max = 5;
   absl::Duration restart_window = absl::Seconds(60);
   absl::Duration backoff_min = absl::Milliseconds(200);
   absl::Duration backoff_max = absl::Seconds(10);
   absl::Duration stop_timeout = absl::Seconds(2);
-  int64_t strict = 0;  // 1: any degraded feature is an error
+  int64_t strict = 0;    // 1: any degraded feature is an error
+  int64_t reap_own = 0;  // 1: what dead supervisors left is ended whatever else contains it
 };
 
 // Optional features of the host: "off" does without, "preferred" takes the named alternative when
@@ -133,6 +136,9 @@ struct FeatureConfig {
 struct LogConfig {
   std::string level = "info";
   std::string form = "text";
+  std::string directory;  // of the node's log files; empty: lines go to standard error
+  int64_t file_bytes_max = 64 << 20;
+  int64_t files_max = 8;
 };
 
 struct Config {

@@ -157,6 +157,11 @@ constexpr ConfigKey kKeys[] = {
 
     {"node.run_directory", "run-directory", &At<&Config::node, &NodeConfig::run_directory>, 0, 0,
      "", "", "directory of sockets and generated files; empty: /run/skein or one under /tmp"},
+    {"node.state_directory", "state-directory", &At<&Config::node, &NodeConfig::state_directory>, 0,
+     0, "", "",
+     "what must survive a reboot: the term; empty: /var/lib/skein or beside the run directory"},
+    {"node.notify_socket", "notify-socket", &At<&Config::node, &NodeConfig::notify_socket>, 0, 0,
+     "", "", "socket of the service manager, /path or @name; empty: nobody is told"},
     {"node.restarts_max", "restarts-max", &At<&Config::node, &NodeConfig::restarts_max>, 0, 1000,
      "", "", "restarts of a process within restart-window before it counts as failed"},
     {"node.restart_window", "restart-window", &At<&Config::node, &NodeConfig::restart_window>, 1,
@@ -169,6 +174,8 @@ constexpr ConfigKey kKeys[] = {
      "", "seconds", "how long a process may take to end before it is killed"},
     {"node.strict", "strict", &At<&Config::node, &NodeConfig::strict>, 0, 1, "", "",
      "1: a feature that is missing ends the start, as if all of them were required"},
+    {"node.reap_own", "reap-own", &At<&Config::node, &NodeConfig::reap_own>, 0, 1, "", "",
+     "1: end processes of dead skein supervisors of this user wherever they are; 0: list them"},
 
     {"features.pid_namespace", "feature-pid-namespace",
      &At<&Config::features, &FeatureConfig::pid_namespace>, 0, 0, "off|preferred|required", "",
@@ -208,6 +215,12 @@ constexpr ConfigKey kKeys[] = {
      "", "least important lines that are written"},
     {"log.form", "log-form", &At<&Config::log, &LogConfig::form>, 0, 0, "text|json", "",
      "key=value text for people, JSON lines for collectors"},
+    {"log.directory", "log-directory", &At<&Config::log, &LogConfig::directory>, 0, 0, "", "",
+     "where the supervisor keeps log files of the node; empty: lines go to standard error"},
+    {"log.file_bytes_max", "log-file-bytes", &At<&Config::log, &LogConfig::file_bytes_max>, 1 << 20,
+     kBytesMax, "", "bytes", "size at which a log file is rotated"},
+    {"log.files_max", "log-files", &At<&Config::log, &LogConfig::files_max>, 1, 100, "", "",
+     "log files kept, the newest included; they give way first when the disk runs full"},
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <sys/socket.h>
 
 #include "protocol/http/http_connection.h"
 #include "protocol/http/response_framing.h"
@@ -43,6 +44,7 @@ class HttpServer::Impl {
 
   absl::Status Bind();
   absl::Status BindUnix();
+  absl::Status TakeListening();
   std::string AddressOf(tcp::socket& socket) const;
   void Accept();
   void OnAccept(const error_code& error, tcp::socket socket);
@@ -83,8 +85,29 @@ absl::Status HttpServer::Impl::BindUnix() {
   return absl::OkStatus();
 }
 
+absl::Status HttpServer::Impl::TakeListening() {
+  const int socket = host.options.listen_fd;
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  int listens = 0;
+  socklen_t listens_size = sizeof listens;
+  const bool is_good =
+      ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
+      (address.ss_family == AF_INET || address.ss_family == AF_INET6) &&
+      ::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &listens_size) == 0 && listens != 0;
+  error_code error;
+  if (is_good) acceptor.assign(address.ss_family == AF_INET ? tcp::v4() : tcp::v6(), socket, error);
+  if (!is_good || error) {
+    return absl::InvalidArgumentError("descriptor " + std::to_string(socket) +
+                                      " is no TCP socket that listens; let the supervisor pass it");
+  }
+  port = acceptor.local_endpoint(error).port();
+  return absl::OkStatus();
+}
+
 absl::Status HttpServer::Impl::Bind() {
   if (!host.options.unix_path.empty()) return BindUnix();
+  if (host.options.listen_fd >= 0) return TakeListening();
   error_code error;
   const auto address = asio::ip::make_address(host.options.host, error);
   const std::string where = host.options.host + ":" + std::to_string(host.options.port);

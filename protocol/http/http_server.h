@@ -75,6 +75,9 @@ class HttpServer {
     // nobody listens on is replaced; the file is removed by Stop. The peer address of a request is
     // then "uid:N", as the kernel says.
     std::string unix_path;
+    // A TCP socket that listens already, owned from now on; -1: the listener binds one itself.
+    // Others may hold it too: what nobody accepts waits in its backlog.
+    int listen_fd = -1;
     HttpLimits limits;
     // Called on the listener's thread with each whole request.
     std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)> on_request;

@@ -58,7 +58,10 @@ int main(int argc, char** argv) {
   skein::protocol::LoadOptions options;
   options.required = {"model.path", "transport.control_endpoint"};
   options.program_flags = {"supervisor-fd", coordinator ? "term" : "incarnation"};
-  if (!coordinator) options.program_flags.push_back("worker-index");
+  for (const char* flag : {"worker-index", "predecessor-end"}) {
+    if (!coordinator) options.program_flags.push_back(flag);
+  }
+  if (coordinator) options.program_flags.push_back("listen-fd");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const auto loaded = skein::protocol::LoadConfig(arguments, options);
   if (!loaded.ok()) {

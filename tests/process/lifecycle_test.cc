@@ -1,8 +1,9 @@
 // Process tests with real processes and stand-in children: nothing survives a SIGKILL of any of
 // them at any moment; stop, restart and refusal follow the rules of the supervisor.
 #include <algorithm>
-#include <cstdio>
-#include <random>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "protocol/base/clock.h"
 #include "tests/process/process_tree.h"
 
 namespace skein::tests {
@@ -162,38 +162,79 @@ TEST(LifecycleTest, WrongCommandsAndConfigurationsHaveTheirCodes) {
   }
 }
 
-// One round: SIGKILL at a random moment, start included, to a random set of the three.
-void RunKillRound(uint32_t seed, absl::Duration& clear_max) {
-  std::mt19937 random(seed);
+TEST(LifecycleTest, ThePortAndTheStateAreKeptOverCoordinators) {
   ProcessTree tree(kPrograms);
-  tree.SetBehavior("skein-worker", "helpers");
-  tree.Start(
-      {"serve", kModel, "--restart-backoff-min", "0.01", "-dp", std::to_string(1 + random() % 2)});
-  const auto victims = 1 + random() % 7;
-  if (random() % 2 == 0) {
-    ASSERT_TRUE(WaitReady(tree)) << tree.output();
-  } else {
-    tree.WaitForOutput("never printed", absl::Milliseconds(random() % 60));
-  }
-  if ((victims & 1) != 0) tree.KillOldest("skein-worker");
-  if ((victims & 2) != 0) tree.KillOldest("skein-coordinator");
-  if ((victims & 4) == 0) {
-    tree.WaitForOutput("never printed", absl::Milliseconds(random() % 60));
-  }
-  tree.Signal(SIGKILL);  // every round ends with the supervisor
-  const absl::Time killed = protocol::MonotonicNow();
-  EXPECT_EQ(tree.WaitForExit(kLimit), -SIGKILL);
-  EXPECT_TRUE(tree.WaitUntil([&] { return tree.Alive().empty(); }, absl::Seconds(2)))
-      << "seed " << seed << ", alive: " << ::testing::PrintToString(tree.Alive()) << tree.output();
-  clear_max = std::max(clear_max, protocol::MonotonicNow() - killed);
+  tree.Start({"serve", kModel, "--port", "0", "--restart-backoff-min", "0.01"});
+  ASSERT_TRUE(WaitReady(tree)) << tree.output();
+  const size_t at = tree.output().find("  api          http://127.0.0.1:");
+  ASSERT_NE(at, std::string::npos) << tree.output();
+  EXPECT_THAT(tree.output().substr(at, 60), ::testing::Not(HasSubstr(":0\n")));
+  std::ifstream first_file(tree.directory() + "/state/term");
+  std::string first;
+  std::getline(first_file, first);
+  EXPECT_THAT(first, HasSubstr("skein term "));
+  EXPECT_TRUE(tree.KillOldest("skein-coordinator"));
+  ASSERT_TRUE(tree.WaitForOutput("child=coordinator end=\"signal 9 (Killed)\"", kLimit));
+  std::string second;
+  EXPECT_TRUE(tree.WaitUntil(
+      [&] {
+        std::ifstream file(tree.directory() + "/state/term");
+        std::getline(file, second);
+        return second != first;
+      },
+      kLimit));
+  EXPECT_GT(second, first) << "numbers of the same length";
 }
 
-TEST(LifecycleTest, NothingSurvivesAKillAtAnyMoment) {
-  absl::Duration clear_max;
-  constexpr uint32_t kRounds = 40;
-  for (uint32_t seed = 1; seed <= kRounds; ++seed) RunKillRound(seed, clear_max);
-  std::printf("rounds=%u max_clear_ms=%ld\n", kRounds, absl::ToInt64Milliseconds(clear_max));
-  EXPECT_LE(clear_max, absl::Seconds(1));
+TEST(LifecycleTest, ATornTermFileEndsTheStartWithItsRemedy) {
+  ProcessTree tree(kPrograms);
+  std::filesystem::create_directory(tree.directory() + "/state");
+  std::ofstream(tree.directory() + "/state/term") << "skein ter";
+  tree.Start({"serve", kModel});
+  EXPECT_EQ(tree.WaitForExit(kLimit), 78) << tree.output();
+  EXPECT_THAT(tree.output(), HasSubstr("is torn (9 bytes that are no term with its sum)"));
+  EXPECT_THAT(tree.Alive(), IsEmpty());
+}
+
+TEST(LifecycleTest, LinesGoToTheLogFilesAndTheDirectoryHasOneOwner) {
+  ProcessTree tree(kPrograms);
+  const std::string logs = tree.directory() + "/logs";
+  tree.Start({"serve", kModel, "--log-directory", logs});
+  ASSERT_TRUE(WaitReady(tree)) << tree.output();
+  EXPECT_THAT(tree.output(), HasSubstr("  log          " + logs + "/skein.log\n"));
+  EXPECT_THAT(tree.output(), ::testing::Not(HasSubstr("msg=\"child started\"")));
+  ProcessTree second(kPrograms);
+  second.Start({"serve", kModel, "--port", "0", "--log-directory", logs});
+  EXPECT_EQ(second.WaitForExit(kLimit), 78);
+  EXPECT_THAT(second.output(), HasSubstr("another supervisor writes there"));
+  tree.Signal(SIGINT);
+  EXPECT_EQ(tree.WaitForExit(kLimit), 0);
+  std::ostringstream text;
+  text << std::ifstream(logs + "/skein.log").rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr("msg=\"child started\" child=worker.0"));
+  EXPECT_THAT(text.str(), HasSubstr("worker stopped in order\n"));
+}
+
+TEST(LifecycleTest, AKilledTreeWithoutLeavesIsSweptByTheNextStart) {
+  ProcessTree tree(kPrograms);
+  tree.SetBehavior("skein-worker", "helpers");
+  const std::vector<std::string> arguments = {
+      "serve", kModel, "--feature-cgroup-leaf", "off", "--feature-pid-namespace", "off"};
+  tree.Start(arguments);
+  ASSERT_TRUE(WaitReady(tree)) << tree.output();
+  EXPECT_THAT(tree.output(), HasSubstr("  containment  rung 3: subreaper"));
+  tree.Signal(SIGKILL);
+  EXPECT_EQ(tree.WaitForExit(kLimit), -SIGKILL);
+  EXPECT_TRUE(tree.WaitUntil([&] { return tree.Pids("skein-worker").size() == 2; }, kLimit))
+      << "the helpers left the session";
+  const std::vector<int> left = tree.Pids("skein-worker");
+  tree.SetBehavior("skein-worker", "");
+  tree.Start(arguments);
+  ASSERT_TRUE(WaitReady(tree)) << tree.output();
+  EXPECT_THAT(tree.output(), HasSubstr("orphans_swept=2"));
+  for (const int pid : tree.Pids("")) {
+    EXPECT_EQ(std::count(left.begin(), left.end(), pid), 0) << pid;
+  }
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ int RemainingMs(absl::Time end) {
 
 }  // namespace
 
-ProcessTree::ProcessTree(const std::string& program_directory) {
+ProcessTree::ProcessTree(const std::string& program_directory, Children children) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // orphans of a killed tree come to the test, not to init
   char path[] = "/tmp/skein_tree_XXXXXX";
   directory_ = ::mkdtemp(path);
@@ -82,8 +82,9 @@ ProcessTree::ProcessTree(const std::string& program_directory) {
   };
   copy("skein", "skein");
   copy("skein-node", "skein-node");
-  copy("fake_child", "skein-coordinator");
-  copy("fake_child", "skein-worker");
+  const bool real = children == Children::kReal;
+  copy(real ? "skein-coordinator" : "fake_child", "skein-coordinator");
+  copy(real ? "skein-worker" : "fake_child", "skein-worker");
 }
 
 ProcessTree::~ProcessTree() {
@@ -108,8 +109,12 @@ void ProcessTree::Start(std::vector<std::string> arguments) {
   if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
   if (output_fd_ >= 0) ::close(output_fd_);
   output_.clear();
-  arguments.insert(arguments.begin() + 1, {"--run-directory", directory_ + "/run"});
-  const std::string program = directory_ + "/skein";
+  const bool node = arguments.front() == "node";
+  if (node) arguments.erase(arguments.begin());
+  arguments.insert(
+      arguments.begin() + (node ? 0 : 1),
+      {"--run-directory", directory_ + "/run", "--state-directory", directory_ + "/state"});
+  const std::string program = directory_ + (node ? "/skein-node" : "/skein");
   std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
@@ -189,6 +194,14 @@ std::vector<std::string> ProcessTree::Alive() const {
   std::vector<std::string> programs;
   for (const Found& process : FindProcesses(directory_)) programs.push_back(process.program);
   return programs;
+}
+
+std::vector<int> ProcessTree::Pids(std::string_view program) const {
+  std::vector<int> pids;
+  for (const Found& process : FindProcesses(directory_)) {
+    if (program.empty() || process.program == program) pids.push_back(process.pid);
+  }
+  return pids;
 }
 
 bool ProcessTree::WaitUntil(const std::function<bool()>& done, absl::Duration limit) const {

@@ -12,10 +12,15 @@
 
 namespace skein::tests {
 
+// What runs below the supervisor.
+enum class Children { kStandIns, kReal };
+
 class ProcessTree {
  public:
-  // Copies the programs of `program_directory` (skein, skein-node, fake_child).
-  explicit ProcessTree(const std::string& program_directory);
+  // Copies the programs of `program_directory`: skein, skein-node and fake_child, or the real
+  // coordinator and worker.
+  explicit ProcessTree(const std::string& program_directory,
+                       Children children = Children::kStandIns);
   ~ProcessTree();
   ProcessTree(const ProcessTree&) = delete;
   ProcessTree& operator=(const ProcessTree&) = delete;
@@ -23,7 +28,8 @@ class ProcessTree {
   // What the stand-in does from its next start on; see fake_child_main.cc.
   void SetBehavior(std::string_view program, std::string_view words);
 
-  // Starts skein with `arguments` and a run directory in ours.
+  // Starts skein with `arguments`, or skein-node when the first is "node"; with directories for
+  // runs and state in ours.
   void Start(std::vector<std::string> arguments);
 
   // Reads output of the tree until it contains `text` or the time is over; false then.
@@ -40,6 +46,8 @@ class ProcessTree {
 
   // Processes of ours that are alive (no zombies): their program names.
   std::vector<std::string> Alive() const;
+  // The same: the pids of those with this program name; empty: of all.
+  std::vector<int> Pids(std::string_view program) const;
   // Waits until `done`; false when the time is over.
   bool WaitUntil(const std::function<bool()>& done, absl::Duration limit) const;
 

@@ -67,6 +67,57 @@ TEST_F(HttpServerTest, StopOutlivedByAnExchange) {
   exchange->Post([] { ADD_FAILURE() << "the listener is gone"; });
 }
 
+// A socket of another owner, as the supervisor passes it.
+int ListenOn(uint16_t& port) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const raw = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(::bind(socket, raw, size), 0);
+  EXPECT_EQ(::listen(socket, 16), 0);
+  EXPECT_EQ(::getsockname(socket, raw, &size), 0);
+  port = ntohs(address.sin_port);
+  return socket;
+}
+
+TEST(HttpServerListenFdTest, ConnectionsWaitForTheNextListenerOfTheSameSocket) {
+  uint16_t port = 0;
+  const int socket = ListenOn(port);
+  const auto serve = [&](const std::string& name) {
+    HttpServer::Options options;
+    options.listen_fd = ::dup(socket);
+    options.on_request = [name](HttpRequest, const std::shared_ptr<HttpExchange>& exchange) {
+      exchange->Respond({200, "text/plain", {}, name});
+    };
+    auto server = HttpServer::Create(std::move(options)).value();
+    server->Start();
+    return server;
+  };
+  auto first = serve("first");
+  EXPECT_EQ(first->port(), port);
+  RawConnection early(port);
+  early.Send(Get("/"));
+  EXPECT_THAT(early.ReadUntilText("first"), HasSubstr("200 OK"));
+  first.reset();
+  RawConnection waiting(port);
+  EXPECT_TRUE(waiting.connected()) << "nobody listens but the owner of the socket";
+  waiting.Send(Get("/"));
+  const auto second = serve("second");
+  EXPECT_THAT(waiting.ReadUntilText("second"), HasSubstr("200 OK"));
+  ::close(socket);
+}
+
+TEST(HttpServerListenFdTest, ADescriptorThatDoesNotListenIsRefused) {
+  HttpServer::Options options;
+  options.listen_fd = ::dup(0);
+  const std::string name = std::to_string(options.listen_fd);
+  EXPECT_EQ(HttpServer::Create(options).status().message(),
+            "descriptor " + name + " is no TCP socket that listens; let the supervisor pass it");
+  ::close(options.listen_fd);
+}
+
 TEST(HttpServerCreateTest, NamesWhatCannotBeBound) {
   HttpServer::Options options;
   options.host = "not-an-address";

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include <fcntl.h>
@@ -38,6 +39,8 @@ struct ChildPlan {
   int link_fd = -1;    // its end of the socket
   int output_fd = -1;  // write end of the pipe
   int parent_link_fd = -1;
+  int listen_fd = -1;  // or none
+  int lock_fd = -1;    // or none
   bool map_user = false;
   char uid_map[64] = {};
   char gid_map[64] = {};
@@ -72,6 +75,25 @@ void CheckParent(int link_fd) {
   if (::poll(&wait, 1, 0) != 0) ::_exit(kExitParentGone);
 }
 
+// Puts the child's descriptors where it looks for them and closes every other one. Sources are
+// moved above the targets first, so that no dup2 overwrites one.
+void PlaceDescriptors(const ChildPlan& plan) {
+  const int targets[] = {0, 1, 2, kSupervisorFd, kListenFd, kLockFd};
+  const int null_fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  int sources[] = {null_fd,      plan.output_fd, plan.output_fd,
+                   plan.link_fd, plan.listen_fd, plan.lock_fd};
+  for (int& source : sources) {
+    if (source < 0) continue;
+    source = ::fcntl(source, F_DUPFD_CLOEXEC, 16);
+    if (source < 0) ::_exit(kExitCannotExecute);
+  }
+  ::syscall(SYS_close_range, kSupervisorFd + 1, kLockFd, 0);
+  for (size_t i = 0; i < std::size(targets); ++i) {
+    if (sources[i] >= 0) ::dup2(sources[i], targets[i]);
+  }
+  ::syscall(SYS_close_range, kLockFd + 1, ~0U, 0);
+}
+
 [[noreturn]] void RunChild(const ChildPlan& plan) {
   ::setpgid(0, 0);
   if (plan.map_user) {
@@ -82,16 +104,7 @@ void CheckParent(int link_fd) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::close(plan.parent_link_fd);
   CheckParent(plan.link_fd);
-  const int null_fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  // Sources are moved above the targets first, so that no dup2 overwrites one.
-  const int output_fd = ::fcntl(plan.output_fd, F_DUPFD_CLOEXEC, 16);
-  const int link_fd = ::fcntl(plan.link_fd, F_DUPFD_CLOEXEC, 16);
-  if (output_fd < 0 || link_fd < 0) ::_exit(kExitCannotExecute);
-  ::dup2(null_fd, 0);
-  ::dup2(output_fd, 1);
-  ::dup2(output_fd, 2);
-  ::dup2(link_fd, kSupervisorFd);
-  ::syscall(SYS_close_range, kSupervisorFd + 1, ~0U, 0);
+  PlaceDescriptors(plan);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -143,11 +156,6 @@ absl::Status OpenChannels(Descriptor& our_output, Descriptor& our_link, Descript
 
 }  // namespace
 
-std::string ChildEnd::Describe() const {
-  if (signal != 0) return Concat("signal ", signal, " (", ::strsignal(signal), ")");
-  return Concat("exit code ", exit_code);
-}
-
 absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildStart& start,
                                                  const Containment& containment) {
   SKEIN_RETURN_IF_ERROR(CheckProgram(start.program));
@@ -175,6 +183,8 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildStart& start,
   plan.link_fd = its_link.get();
   plan.output_fd = its_output.get();
   plan.parent_link_fd = child.link_.get();
+  plan.listen_fd = start.listen_fd;
+  plan.lock_fd = start.lock_fd;
   plan.map_user = own_namespace && containment.needs_user_namespace();
   std::snprintf(plan.uid_map, sizeof plan.uid_map, "%u %u 1", ::geteuid(), ::geteuid());
   std::snprintf(plan.gid_map, sizeof plan.gid_map, "%u %u 1", ::getegid(), ::getegid());
@@ -220,8 +230,10 @@ std::optional<ChildEnd> ChildProcess::Reap() {
       info.si_pid == 0) {
     return std::nullopt;
   }
-  if (leaf_.has_value()) leaf_->Kill();
   ChildEnd end;
+  // Before the leaf is gone: out of memory there is the worker's own doing.
+  if (leaf_.has_value() && info.si_code != CLD_EXITED) end.oom_killed = leaf_->OomKilled();
+  if (leaf_.has_value()) leaf_->Kill();
   (info.si_code == CLD_EXITED ? end.exit_code : end.signal) = info.si_status;
   return end;
 }

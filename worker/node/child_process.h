@@ -11,12 +11,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/node/child_end.h"
 #include "worker/node/containment.h"
 
 namespace skein::worker {
 
-// Descriptor under which the child finds its end of the supervisor's socket.
-inline constexpr int kSupervisorFd = 3;
+// Descriptors under which the child finds what it inherits.
+inline constexpr int kSupervisorFd = 3;  // its end of the supervisor's socket
+inline constexpr int kListenFd = 4;      // the API's listening socket: coordinators
+inline constexpr int kLockFd = 5;  // the lock of its GPU: workers, held by everything they start
 
 struct ChildStart {
   std::string leaf_name;  // "worker.0.<incarnation>"
@@ -24,14 +27,8 @@ struct ChildStart {
   std::vector<std::string> arguments;
   bool own_pid_namespace = false;  // if the rung has it
   std::vector<int> processors;     // it may run on; empty: where the supervisor may
-};
-
-// How a child ended.
-struct ChildEnd {
-  int exit_code = 0;  // when it exited
-  int signal = 0;     // when a signal ended it
-  // "exit code 78", "signal 9 (Killed)".
-  std::string Describe() const;
+  int listen_fd = -1;              // becomes kListenFd; -1: none
+  int lock_fd = -1;                // becomes kLockFd; -1: none
 };
 
 class ChildProcess final {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <utility>
@@ -105,6 +106,11 @@ absl::StatusOr<Leaf> Leaf::Create(std::string_view parent, std::string_view name
 
 void Leaf::Kill() const { WriteKill(path_); }
 bool Leaf::empty() const { return !IsPopulated(path_); }
+bool Leaf::OomKilled() const {
+  const std::string text = ReadKernelFile(path_ + "/memory.events");
+  const size_t at = text.find("oom_kill ");
+  return at != std::string::npos && std::strtoull(text.c_str() + at + 9, nullptr, 10) > 0;
+}
 bool Leaf::Remove() const { return ::rmdir(path_.c_str()) == 0 || errno == ENOENT; }
 
 std::string CgroupDirectory(std::string_view mountinfo, std::string_view cgroup) {
@@ -190,6 +196,13 @@ void Containment::TryLeafParent(const std::string& parent) {
   // cgroup.kill is missing in kernels before 5.14.
   if (::access((parent + "/cgroup.kill").c_str(), W_OK) != 0) return refuse(errno);
   if (const int error = TryClone(CLONE_INTO_CGROUP, lock.get()); error != 0) return refuse(error);
+  // Leaves then count what runs out of memory; where it is not to be had, such an end looks
+  // foreign.
+  const Descriptor control(
+      ::open((parent + "/cgroup.subtree_control").c_str(), O_WRONLY | O_CLOEXEC));
+  if (control.valid()) {
+    [[maybe_unused]] const ssize_t written = ::write(control.get(), "+memory", 7);
+  }
   leaf_parent_ = parent;
   leaf_lock_ = std::move(lock);
   leaf_reason_.clear();

@@ -27,6 +27,8 @@ class Leaf {
   void Kill() const;
   // Members left; zero once all are gone.
   bool empty() const;
+  // The kernel killed a member because the leaf was out of memory. Needs the memory controller.
+  bool OomKilled() const;
   // Removes the empty cgroup; false while it still has members.
   bool Remove() const;
 

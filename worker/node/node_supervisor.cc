@@ -4,19 +4,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
-#include <dirent.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +23,7 @@
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "worker/node/adopted_children.h"
 
 namespace skein::worker {
 namespace {
@@ -33,8 +32,8 @@ using protocol::Concat;
 using protocol::MonotonicNow;
 
 constexpr uint64_t kSignalsKey = ~uint64_t{0};
-constexpr size_t kLineBytesMax = 4096;
-constexpr int kReadsPerEventMax = 16;
+constexpr size_t kReportBytesMax = 4096;
+constexpr absl::Duration kCountersEvery = absl::Seconds(5);
 constexpr absl::Duration kLeafRetry = absl::Milliseconds(20);
 
 // Floor of the counters: larger than anything an earlier supervisor of this boot gave out.
@@ -47,25 +46,6 @@ uint64_t BootTimeFloor(ChildRole role) {
   return seconds * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// How a process ended, as its successor tells: 1 of its own doing, 2 from outside, 3 in order.
-int EndKind(const ChildEnd& end) {
-  if (end.signal != 0) {
-    const bool own = end.signal == SIGSEGV || end.signal == SIGABRT || end.signal == SIGBUS ||
-                     end.signal == SIGILL || end.signal == SIGFPE;
-    return own ? 1 : 2;
-  }
-  if (end.exit_code == kExitOk) return 3;
-  return end.exit_code == kExitInternal || end.exit_code == kExitRestart ? 2 : 1;
-}
-
-// Parent of a process from its stat text, or -1.
-int ParentOf(const std::string& pid) {
-  const std::string text = ReadKernelFile(Concat("/proc/", pid, "/stat"));
-  const size_t end = text.rfind(") ");
-  if (end == std::string::npos || end + 4 >= text.size()) return -1;
-  return static_cast<int>(std::strtol(text.c_str() + end + 4, nullptr, 10));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NodeSupervisor>> NodeSupervisor::Create(SupervisorOptions options) {
@@ -76,8 +56,9 @@ absl::StatusOr<std::unique_ptr<NodeSupervisor>> NodeSupervisor::Create(Superviso
 
 NodeSupervisor::NodeSupervisor(SupervisorOptions options) : options_(std::move(options)) {
   SKEIN_CHECK(options_.containment != nullptr) << "a supervisor needs its containment";
+  LineOutput& output = options_.output != nullptr ? *options_.output : standard_error_;
   for (const ChildSpec& spec : options_.children) {
-    children_.push_back(std::make_unique<Child>(spec, options_.node));
+    children_.push_back(std::make_unique<Child>(spec, options_.node, output));
   }
   [[maybe_unused]] const ssize_t got = ::getrandom(&random_state_, sizeof random_state_, 0);
 }
@@ -115,10 +96,11 @@ int NodeSupervisor::Run() {
     CollectEnds(now);
     StartDue(now);
     AdvancePhase(now);
+    TickSigns(now);
     if (abandoned_ || (phase_ != Phase::kRunning && !AnyRunning(std::nullopt))) break;
     WaitForEvents(now);
   }
-  KillAdopted();
+  EndAdopted([this](int pid) { return IsOwnChild(pid); });
   // Leaves empty within milliseconds of a kill; what remains is swept by the next start.
   for (int tries = 0; tries < 50 && !ended_.empty(); ++tries) {
     std::erase_if(ended_, [](const Leaf& leaf) { return leaf.Remove(); });
@@ -138,29 +120,51 @@ void NodeSupervisor::StartDue(absl::Time now) {
   }
 }
 
-void NodeSupervisor::StartChild(Child& child, absl::Time now) {
+absl::StatusOr<uint64_t> NodeSupervisor::NextCounter(const Child& child) const {
+  const uint64_t floor = std::max(child.counter + 1, BootTimeFloor(child.spec.role));
+  if (child.spec.role == ChildRole::kWorker || options_.terms == nullptr) return floor;
+  return options_.terms->Next(floor);
+}
+
+ChildStart NodeSupervisor::MakeStart(const Child& child) const {
   const bool coordinator = child.spec.role == ChildRole::kCoordinator;
-  child.counter = std::max(child.counter + 1, BootTimeFloor(child.spec.role));
   ChildStart start;
   start.leaf_name = Concat(child.spec.name, ".", child.counter);
   start.program = child.spec.program;
   start.arguments = child.spec.arguments;
   start.arguments.push_back(Concat("--supervisor-fd=", kSupervisorFd));
   start.arguments.push_back(Concat(coordinator ? "--term=" : "--incarnation=", child.counter));
-  if (!coordinator) start.arguments.push_back(Concat("--predecessor-end=", child.last_end));
+  if (!coordinator) {
+    start.arguments.push_back(Concat("--predecessor-end=", static_cast<int>(child.last_end)));
+  }
+  if (coordinator && options_.listener.valid()) {
+    start.listen_fd = options_.listener.get();
+    start.arguments.push_back(Concat("--listen-fd=", kListenFd));
+  }
   start.own_pid_namespace = !coordinator;
   start.processors = child.spec.processors;
-  absl::StatusOr<ChildProcess> process = ChildProcess::Start(start, *options_.containment);
-  if (!process.ok()) {
+  start.lock_fd = child.spec.lock_fd;
+  return start;
+}
+
+absl::Status NodeSupervisor::TryStart(Child& child) {
+  SKEIN_ASSIGN_OR_RETURN(child.counter, NextCounter(child));
+  SKEIN_ASSIGN_OR_RETURN(child.process,
+                         ChildProcess::Start(MakeStart(child), *options_.containment));
+  return absl::OkStatus();
+}
+
+void NodeSupervisor::StartChild(Child& child, absl::Time now) {
+  child.is_ready = false;
+  if (const absl::Status started = TryStart(child); !started.ok()) {
     SKEIN_LOG(kError, "child not started")
         .Field("child", child.spec.name)
-        .Field("reason", protocol::StatusText(process.status()));
+        .Field("reason", protocol::StatusText(started));
     ChildEnd end;
-    end.exit_code = absl::IsFailedPrecondition(process.status()) ? kExitConfig : kExitRestart;
+    end.exit_code = absl::IsFailedPrecondition(started) ? kExitConfig : kExitRestart;
     OnEnd(child, end, now);
     return;
   }
-  child.process = *std::move(process);
   const uint64_t key = static_cast<uint64_t>(
       std::find_if(children_.begin(), children_.end(),
                    [&child](const auto& other) { return other.get() == &child; }) -
@@ -171,14 +175,18 @@ void NodeSupervisor::StartChild(Child& child, absl::Time now) {
   SKEIN_LOG(kInfo, "child started")
       .Field("child", child.spec.name)
       .Field("pid", child.process->pid())
-      .Field(coordinator ? "term" : "incarnation", child.counter);
+      .Field(child.spec.role == ChildRole::kCoordinator ? "term" : "incarnation", child.counter);
 }
 
 absl::Time NodeSupervisor::NextDeadline() const {
   absl::Time next = std::min(phase_end_, hard_end_);
   for (const auto& child : children_) {
     if (!child->process.has_value()) next = std::min(next, child->start_at);
+    next = std::min(next, child->output.settle_at());
   }
+  if (options_.life != nullptr) next = std::min(next, options_.life->next());
+  if (options_.output != nullptr) next = std::min(next, options_.output->next());
+  if (!options_.counters_path.empty()) next = std::min(next, counters_at_);
   if (!ended_.empty()) next = std::min(next, MonotonicNow() + kLeafRetry);
   return next;
 }
@@ -201,7 +209,7 @@ void NodeSupervisor::WaitForEvents(absl::Time now) {
     }
     Child& child = *children_[key];
     if (!child.process.has_value()) continue;
-    OnOutput(child);
+    OnOutput(child, now);
     OnLink(child);
   }
   if (signalled) OnSignals();
@@ -226,7 +234,9 @@ void NodeSupervisor::OnStopSignal() {
   // After the timeout the coordinator itself ends what still runs, with an error its clients see.
   phase_end_ = now + options_.drain_timeout + options_.node.stop_timeout;
   SKEIN_LOG(kInfo, "draining; a second signal stops at once")
-      .Field("timeout_s", absl::ToDoubleSeconds(options_.drain_timeout));
+      .Field("timeout_s", absl::ToDoubleSeconds(options_.drain_timeout))
+      .Field("all_ended_within_s", absl::ToDoubleSeconds(hard_end_ - now));
+  if (options_.life != nullptr) options_.life->Stopping();
   for (const auto& child : children_) {
     if (child->spec.role == ChildRole::kCoordinator && child->process.has_value()) {
       child->process->Signal(SIGTERM);
@@ -250,6 +260,8 @@ void NodeSupervisor::AdvancePhase(absl::Time now) {
 
 void NodeSupervisor::EnterStopping(absl::Time now) {
   phase_ = Phase::kStopping;
+  options_.listener.Close();  // no coordinator will come: clients are refused, not left waiting
+  if (options_.life != nullptr) options_.life->Stopping();
   phase_end_ = now + options_.node.stop_timeout;
   hard_end_ = std::min(hard_end_, phase_end_ + options_.node.stop_timeout);
   for (const auto& child : children_) {
@@ -265,6 +277,7 @@ void NodeSupervisor::EnterStopping(absl::Time now) {
 
 void NodeSupervisor::EnterKilling(absl::Time now) {
   phase_ = Phase::kKilling;
+  options_.listener.Close();
   phase_end_ = now + options_.node.stop_timeout;
   hard_end_ = absl::InfiniteFuture();
   for (const auto& child : children_) {
@@ -278,39 +291,9 @@ bool NodeSupervisor::AnyRunning(std::optional<ChildRole> role) const {
   });
 }
 
-void NodeSupervisor::OnOutput(Child& child) {
-  char text[kLineBytesMax];
-  for (int reads = 0; reads < kReadsPerEventMax; ++reads) {
-    const ssize_t count = ::read(child.process->output_fd(), text, sizeof text);
-    if (count <= 0) {
-      if (count == 0) {
-        ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, child.process->output_fd(), nullptr);
-      }
-      return;
-    }
-    child.line.append(text, static_cast<size_t>(count));
-    const size_t end = child.line.rfind('\n');
-    if (end != std::string::npos) {
-      PassOn(std::string_view(child.line).substr(0, end + 1));
-      child.line.erase(0, end + 1);
-    } else if (child.line.size() >= kLineBytesMax) {
-      PassOn(child.line + "\n");
-      child.line.clear();
-    }
-  }
-}
-
-void NodeSupervisor::PassOn(std::string_view text) {
-  while (!text.empty()) {
-    // A reader that does not read must not stop the supervisor: what does not fit is lost.
-    pollfd wait{options_.output_fd, POLLOUT, 0};
-    const std::string_view piece = text.substr(0, kLineBytesMax);
-    if (::poll(&wait, 1, 0) != 1 || (wait.revents & POLLOUT) == 0 ||
-        ::write(options_.output_fd, piece.data(), piece.size()) <= 0) {
-      ++lines_lost_;
-      return;
-    }
-    text.remove_prefix(piece.size());
+void NodeSupervisor::OnOutput(Child& child, absl::Time now) {
+  if (!child.output.Read(child.process->output_fd(), now)) {
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, child.process->output_fd(), nullptr);
   }
 }
 
@@ -321,14 +304,29 @@ void NodeSupervisor::OnLink(Child& child) {
     if (count == 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, child.process->link_fd(), nullptr);
     if (count <= 0) break;
     child.report.append(text, static_cast<size_t>(count));
-    if (child.report.size() > kLineBytesMax) child.report.clear();
+    if (child.report.size() > kReportBytesMax) child.report.clear();
   }
   for (size_t end = child.report.find('\n'); end != std::string::npos;
        end = child.report.find('\n')) {
     const std::string line = child.report.substr(0, end);
     child.report.erase(0, end + 1);
-    if (line.rfind("ready", 0) == 0) child.was_ready = true;
+    if (line.rfind("ready", 0) == 0) OnReady(child);
     if (options_.on_report) options_.on_report(child.spec, line);
+  }
+}
+
+void NodeSupervisor::OnReady(Child& child) {
+  child.was_ready = true;
+  child.is_ready = true;
+  if (options_.life == nullptr) return;
+  const bool coordinator = child.spec.role == ChildRole::kCoordinator;
+  const bool all = std::all_of(children_.begin(), children_.end(), [](const auto& other) {
+    return other->is_ready || other->spec.role == ChildRole::kCoordinator;
+  });
+  if (coordinator && options_.listener.valid()) {
+    options_.life->ChildrenReady(options_.listener.get(), MonotonicNow());
+  } else if (!options_.listener.valid() && all) {
+    options_.life->ChildrenReady(-1, MonotonicNow());
   }
 }
 
@@ -337,31 +335,25 @@ void NodeSupervisor::CollectEnds(absl::Time now) {
     if (!child->process.has_value()) continue;
     const std::optional<ChildEnd> end = child->process->Reap();
     if (!end.has_value()) continue;
-    OnOutput(*child);
+    OnOutput(*child, now);
     OnLink(*child);
-    if (!child->line.empty()) PassOn(std::exchange(child->line, "") + "\n");
+    child->output.End(now);
     child->report.clear();
     if (auto leaf = child->process->TakeLeaf()) ended_.push_back(*std::move(leaf));
     child->process.reset();
-    if (!options_.containment->leaves() && !options_.containment->pid_namespaces()) KillAdopted();
+    if (!options_.containment->leaves() && !options_.containment->pid_namespaces()) {
+      EndAdopted([this](int pid) { return IsOwnChild(pid); });
+    }
     OnEnd(*child, *end, now);
   }
   std::erase_if(ended_, [](const Leaf& leaf) { return leaf.Remove(); });
-  // Adopted orphans that ended: known children were reaped above, by their handle.
-  siginfo_t info{};
-  while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
-    const bool known = std::any_of(children_.begin(), children_.end(), [&info](const auto& child) {
-      return child->process.has_value() && child->process->pid() == info.si_pid;
-    });
-    if (known) break;  // ended since; the next round reaps it
-    ::waitid(P_PID, static_cast<id_t>(info.si_pid), &info, WEXITED | WNOHANG);
-    info.si_pid = 0;
-  }
+  ReapAdopted([this](int pid) { return IsOwnChild(pid); });
 }
 
 void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   child.start_at = absl::InfiniteFuture();
-  child.last_end = EndKind(end);
+  child.last_end = JudgeEnd(end);
+  WriteCounters();
   if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
   if (phase_ == Phase::kDraining && child.spec.role == ChildRole::kCoordinator) return;
   const bool refused =
@@ -375,7 +367,13 @@ void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
     EnterStopping(now);
     return;
   }
-  if (child.last_end == 3) {  // it was asked to: its successor starts at once and counts nothing
+  Restart(child, end, now);
+}
+
+void NodeSupervisor::Restart(Child& child, const ChildEnd& end, absl::Time now) {
+  ++child.restarts;
+  // One that ends in order without ever being ready could do so again and again: it counts.
+  if (child.last_end == PredecessorEnd::kOrdered && child.is_ready) {
     child.start_at = now;
     SKEIN_LOG(kInfo, "child ended as asked, its successor starts").Field("child", child.spec.name);
     return;
@@ -392,34 +390,46 @@ void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   }
 }
 
-void NodeSupervisor::KillAdopted() {
-  // As subreaper every orphan of a child becomes ours. The loop ends when a round finds none.
-  for (int round = 0; round < 100; ++round) {
-    int found = 0;
-    DIR* directory = ::opendir("/proc");
-    if (directory == nullptr) return;
-    while (const dirent* entry = ::readdir(directory)) {
-      const std::string name = entry->d_name;
-      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-      if (ParentOf(name) != ::getpid()) continue;
-      const int pid = static_cast<int>(std::strtol(name.c_str(), nullptr, 10));
-      const bool known = std::any_of(children_.begin(), children_.end(), [pid](const auto& child) {
-        return child->process.has_value() && child->process->pid() == pid;
-      });
-      if (known) continue;
-      const Descriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-      if (!handle.valid() || ParentOf(name) != ::getpid()) continue;  // the number was reused
-      ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
-      pollfd wait{handle.get(), POLLIN, 0};
-      ::poll(&wait, 1, 100);
-      siginfo_t info{};
-      ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(handle.get()), &info,
-               WEXITED | WNOHANG);
-      ++found;
-    }
-    ::closedir(directory);
-    if (found == 0) return;
+bool NodeSupervisor::IsOwnChild(int pid) const {
+  return std::any_of(children_.begin(), children_.end(), [pid](const auto& child) {
+    return child->process.has_value() && child->process->pid() == pid;
+  });
+}
+
+void NodeSupervisor::TickSigns(absl::Time now) {
+  for (const auto& child : children_) child->output.Settle(now);
+  if (options_.output != nullptr) options_.output->Tick(now);
+  if (options_.life != nullptr) options_.life->Tick(now);
+  if (now < counters_at_) return;
+  counters_at_ = now + kCountersEvery;
+  WriteCounters();
+}
+
+void NodeSupervisor::WriteCounters() {
+  if (options_.counters_path.empty()) return;
+  const uint64_t lost = options_.output != nullptr ? options_.output->lines_lost() : 0;
+  std::string text = Concat("# TYPE skein_orphans_swept_total counter\nskein_orphans_swept_total ",
+                            options_.orphans_swept,
+                            "\n# TYPE skein_log_lines_lost_total counter\n"
+                            "skein_log_lines_lost_total ",
+                            lost, "\n# TYPE skein_child_restarts_total counter\n");
+  for (const auto& child : children_) {
+    text += Concat("skein_child_restarts_total{child=\"", child->spec.name, "\"} ", child->restarts,
+                   "\n");
   }
+  text += "# TYPE skein_child_lines_suppressed_total counter\n";
+  for (const auto& child : children_) {
+    text += Concat("skein_child_lines_suppressed_total{child=\"", child->spec.name, "\"} ",
+                   child->output.lines_suppressed(), "\n");
+  }
+  const std::string next = options_.counters_path + ".next";
+  const Descriptor file(
+      ::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid() ||
+      ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return;  // the disk is full: the old numbers stay
+  }
+  ::rename(next.c_str(), options_.counters_path.c_str());
 }
 
 uint64_t NodeSupervisor::RandomUint64() {

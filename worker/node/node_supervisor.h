@@ -16,19 +16,16 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "protocol/config/config.h"
+#include "worker/node/child_output.h"
 #include "worker/node/child_process.h"
 #include "worker/node/containment.h"
+#include "worker/node/exit_codes.h"
+#include "worker/node/life_signs.h"
+#include "worker/node/line_output.h"
 #include "worker/node/restart_policy.h"
+#include "worker/node/term_file.h"
 
 namespace skein::worker {
-
-// Exit codes of every program (serving.md 17).
-inline constexpr int kExitOk = 0;
-inline constexpr int kExitUsage = 64;
-inline constexpr int kExitModel = 65;
-inline constexpr int kExitInternal = 70;
-inline constexpr int kExitRestart = 75;
-inline constexpr int kExitConfig = 78;
 
 enum class ChildRole { kCoordinator, kWorker };
 
@@ -38,6 +35,7 @@ struct ChildSpec {
   std::string program;
   std::vector<std::string> arguments;  // the supervisor adds its descriptor and the counter
   std::vector<int> processors;         // it may run on; empty: any
+  int lock_fd = -1;                    // of its GPU, inherited; -1: none
 };
 
 struct SupervisorOptions {
@@ -45,7 +43,13 @@ struct SupervisorOptions {
   protocol::NodeConfig node;
   absl::Duration drain_timeout = absl::Seconds(30);
   const Containment* containment = nullptr;  // outlives the supervisor
-  int output_fd = 2;                         // where lines of children go
+  LineOutput* output = nullptr;              // of the children's lines; null: standard error
+  LifeSigns* life = nullptr;                 // null: none are shown
+  // Inherited by every coordinator; closed once none will come. Not valid: it binds by itself.
+  Descriptor listener;
+  const TermFile* terms = nullptr;  // null: terms follow the boot time
+  std::string counters_path;        // file of the counters in Prometheus text; empty: none
+  int orphans_swept = 0;            // before this supervisor started, for the counters
   // A child reported a line over its link, such as "ready http://...".
   std::function<void(const ChildSpec& child, std::string_view line)> on_report;
 };
@@ -64,41 +68,50 @@ class NodeSupervisor final {
   enum class Phase { kRunning, kDraining, kStopping, kKilling };
 
   struct Child {
-    explicit Child(ChildSpec child_spec, const protocol::NodeConfig& limits)
-        : spec(std::move(child_spec)), policy(limits) {}
+    Child(ChildSpec child_spec, const protocol::NodeConfig& limits, LineOutput& to)
+        : spec(std::move(child_spec)), policy(limits), output(spec.name, to) {}
     ChildSpec spec;
     RestartPolicy policy;
+    ChildOutput output;
     std::optional<ChildProcess> process;
-    absl::Time start_at;   // when not running; InfiniteFuture: never
-    uint64_t counter = 0;  // term or incarnation of the newest process
-    bool was_ready = false;
-    int last_end = 0;    // --predecessor-end of the next process
-    std::string line;    // output not yet ended by a newline
-    std::string report;  // the same of the link
+    absl::Time start_at;     // when not running; InfiniteFuture: never
+    uint64_t counter = 0;    // term or incarnation of the newest process
+    bool was_ready = false;  // some process of it was
+    bool is_ready = false;   // the newest process is
+    PredecessorEnd last_end = PredecessorEnd::kNone;
+    uint64_t restarts = 0;
+    std::string report;  // of the link, not yet ended by a newline
   };
 
   explicit NodeSupervisor(SupervisorOptions options);
   absl::Status OpenEvents();
   void Watch(int fd, uint64_t key);
   void StartDue(absl::Time now);
+  absl::StatusOr<uint64_t> NextCounter(const Child& child) const;
+  ChildStart MakeStart(const Child& child) const;
   void StartChild(Child& child, absl::Time now);
+  absl::Status TryStart(Child& child);
   void WaitForEvents(absl::Time now);
   absl::Time NextDeadline() const;
   void OnSignals();
   void OnStopSignal();
-  void OnOutput(Child& child);
+  void OnOutput(Child& child, absl::Time now);
   void OnLink(Child& child);
+  void OnReady(Child& child);
   void CollectEnds(absl::Time now);
   void OnEnd(Child& child, const ChildEnd& end, absl::Time now);
+  void Restart(Child& child, const ChildEnd& end, absl::Time now);
   void AdvancePhase(absl::Time now);
   void EnterStopping(absl::Time now);
   void EnterKilling(absl::Time now);
-  void KillAdopted();
+  bool IsOwnChild(int pid) const;
   bool AnyRunning(std::optional<ChildRole> role) const;
-  void PassOn(std::string_view text);
+  void TickSigns(absl::Time now);
+  void WriteCounters();
   uint64_t RandomUint64();
 
   SupervisorOptions options_;
+  LineOutput standard_error_{2, nullptr};  // when the options name no output
   std::vector<std::unique_ptr<Child>> children_;
   std::vector<Leaf> ended_;  // of children that ended, not removed yet
   Descriptor epoll_;
@@ -108,7 +121,7 @@ class NodeSupervisor final {
   absl::Time hard_end_ = absl::InfiniteFuture();  // of the whole stop, armed first
   bool abandoned_ = false;                        // a killed child did not end in time
   int exit_code_ = kExitOk;
-  uint64_t lines_lost_ = 0;
+  absl::Time counters_at_ = absl::InfinitePast();
   uint64_t random_state_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -18,6 +19,7 @@
 namespace skein::worker {
 namespace {
 
+using protocol::Concat;
 using ::testing::HasSubstr;
 
 class ChildProcessTest : public ::testing::Test {
@@ -68,6 +70,27 @@ TEST_F(ChildProcessTest, TheChildHasOnlyItsFourDescriptorsAndNoCore) {
   Finish(*child, output);
   // 3 is the supervisor's socket, 4 the directory that ls reads.
   EXPECT_EQ(output, "0\n0\n1\n2\n3\n4\n");
+}
+
+TEST_F(ChildProcessTest, WhatItInheritsIsWhereItLooks) {
+  char path[] = "/tmp/skein_inherit_XXXXXX";
+  const Descriptor file(::mkostemp(path, O_CLOEXEC));
+  ASSERT_TRUE(file.valid());
+  const auto links = [&](int listen_fd, int lock_fd) {
+    ChildStart start = Shell("for n in 4 5 6; do readlink /proc/self/fd/$n || echo none; done");
+    start.leaf_name = Concat("child.", listen_fd, ".", lock_fd);  // each in a leaf of its own
+    start.listen_fd = listen_fd;
+    start.lock_fd = lock_fd;
+    auto child = ChildProcess::Start(start, *containment_);
+    EXPECT_TRUE(child.ok());
+    std::string output;
+    Finish(*child, output);
+    return output;
+  };
+  EXPECT_EQ(links(file.get(), -1), Concat(path, "\nnone\nnone\n"));
+  EXPECT_EQ(links(-1, file.get()), Concat("none\n", path, "\nnone\n"));
+  EXPECT_EQ(links(file.get(), file.get()), Concat(path, "\n", path, "\nnone\n"));
+  ::unlink(path);
 }
 
 TEST_F(ChildProcessTest, AWorkerIsInitOfItsNamespace) {

@@ -56,6 +56,21 @@ TEST(ContainmentTest, APlainDirectoryIsNoCgroup) {
   std::filesystem::remove_all(path);
 }
 
+TEST(ContainmentTest, ALeafOutOfMemoryIsToldByItsEvents) {
+  char path[] = "/tmp/skein_cgroup_XXXXXX";
+  ASSERT_NE(::mkdtemp(path), nullptr);
+  const auto leaf = Leaf::Create(path, "worker.0.1");
+  ASSERT_TRUE(leaf.ok());
+  EXPECT_FALSE(leaf->OomKilled()) << "without the memory controller there are no events";
+  std::ofstream(leaf->path() + "/memory.events")
+      << "low 0\nhigh 0\nmax 9\noom 1\noom_kill 0\noom_group_kill 0\n";
+  EXPECT_FALSE(leaf->OomKilled());
+  std::ofstream(leaf->path() + "/memory.events")
+      << "low 0\nhigh 0\nmax 9\noom 1\noom_kill 2\noom_group_kill 0\n";
+  EXPECT_TRUE(leaf->OomKilled());
+  std::filesystem::remove_all(path);
+}
+
 // A directory of leaves like those of a supervisor that died, with a stopped process in it.
 TEST(ContainmentTest, TheNextStartSweepsWhatADeadSupervisorLeft) {
   // A base of our own: other tests sweep the usual one.

@@ -3,6 +3,7 @@
 #include "worker/node/node_supervisor.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ ChildSpec Shell(ChildRole role, std::string_view script) {
   spec.role = role;
   spec.name = role == ChildRole::kCoordinator ? "coordinator" : "worker.0";
   spec.program = "/bin/sh";
-  // What the supervisor appends becomes $1 and $2 of the script.
+  // What the supervisor appends becomes $1, $2 and $3 of the script.
   spec.arguments = {"-c", std::string(script), "shell"};
   return spec;
 }
@@ -116,6 +117,59 @@ TEST(NodeSupervisorTest, CodesOfRefusalEndTheNodeAndOthersAreRestarted) {
     ++runs;
   }
   EXPECT_EQ(runs, 3u) << "the first start and two restarts";
+}
+
+// The numbers after `name` in the output, in order.
+std::vector<std::string> ValuesOf(const std::string& output, const std::string& name) {
+  std::vector<std::string> values;
+  for (size_t at = output.find(name); at != std::string::npos; at = output.find(name, at + 1)) {
+    const size_t begin = at + name.size();
+    values.push_back(output.substr(begin, output.find_first_not_of("0123456789", begin) - begin));
+  }
+  return values;
+}
+
+TEST(NodeSupervisorTest, TheNextIncarnationIsToldHowTheLastOneEnded) {
+  char path[] = "/tmp/skein_ends_XXXXXX";
+  ASSERT_NE(::mkdtemp(path), nullptr);
+  // Ends another way each time; the number of the run is kept in a file.
+  const std::string script =
+      "n=$(cat " + std::string(path) + "/n 2>/dev/null || echo 0); echo $((n+1)) >" +
+      std::string(path) +
+      "/n; echo told$3; echo ready >&3; case $n in 0) exit 3;; 1) exit 70;; 2) exit 76;; "
+      "3) exit 75;; 4) exit 0;; *) echo stop >&3; sleep 100;; esac";
+  protocol::NodeConfig node;
+  node.restarts_max = 100;
+  node.backoff_min = absl::Milliseconds(1);
+  node.backoff_max = absl::Milliseconds(2);
+  const Outcome outcome = Supervise({Shell(ChildRole::kWorker, script)}, node);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(ValuesOf(outcome.output, "told--predecessor-end="),
+            (std::vector<std::string>{"0", "1", "2", "1", "2", "3"}))
+      << outcome.output;
+  std::filesystem::remove_all(path);
+}
+
+TEST(NodeSupervisorTest, AnOrderedEndIsNotCountedUnlessItWasNeverReady) {
+  char path[] = "/tmp/skein_ends_XXXXXX";
+  ASSERT_NE(::mkdtemp(path), nullptr);
+  const std::string count =
+      std::string("n=$(cat ") + path + "/n 2>/dev/null || echo 0); echo $((n+1)) >" + path + "/n; ";
+  protocol::NodeConfig node;
+  node.restarts_max = 2;
+  node.backoff_min = absl::Milliseconds(1);
+  node.backoff_max = absl::Milliseconds(2);
+  const Outcome ordered = Supervise(
+      {Shell(ChildRole::kWorker, count + "echo ready >&3; if [ $n -lt 8 ]; then exit 0; fi; "
+                                         "echo stop >&3; sleep 100")},
+      node);
+  EXPECT_EQ(ordered.code, 0) << ordered.output;
+  EXPECT_THAT(ordered.output, ::testing::Not(HasSubstr("failed too often")));
+  EXPECT_THAT(ordered.output, HasSubstr("child ended as asked, its successor starts"));
+  const Outcome never = Supervise({Shell(ChildRole::kCoordinator, "exit 0")}, node);
+  EXPECT_EQ(never.code, 75) << "it would go on for ever";
+  EXPECT_THAT(never.output, HasSubstr("child failed too often"));
+  std::filesystem::remove_all(path);
 }
 
 TEST(NodeSupervisorTest, LongAndUnfinishedLinesArePassedOn) {

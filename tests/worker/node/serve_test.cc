@@ -90,14 +90,18 @@ TEST_F(ServeTest, TheTableSaysWhatWasChosen) {
   MakeModel("deploy/models/tiny-v41");
   const auto plan = Resolve({"--port", "8123"});
   ASSERT_TRUE(plan.ok());
-  const std::string table = StartTable(*plan, paths_, "rung 2: something", "9 ok", "/run/x");
+  const std::string table =
+      StartTable(*plan, paths_, {"rung 2: something", "9 ok", "/run/x", 8124});
   EXPECT_THAT(table, HasSubstr("skein 9.9.9\n  model        tiny-v41 (" + root_));
   EXPECT_THAT(table, HasSubstr(", embedded default)\n  backend      cpu: no "));
-  EXPECT_THAT(table, HasSubstr("  api          http://127.0.0.1:8123\n"));
+  EXPECT_THAT(table, HasSubstr("  api          http://127.0.0.1:8124\n"));
   EXPECT_THAT(
       table,
       HasSubstr("  containment  rung 2: something\n  host         9 ok\n  run files    /run/x\n"));
-  EXPECT_THAT(table, HasSubstr("  stop         Ctrl-C drains for at most 30 s"));
+  EXPECT_THAT(table, HasSubstr("  log          standard error\n"));
+  EXPECT_THAT(table,
+              HasSubstr("  stop         Ctrl-C drains for at most 30 s, twice stops at once; "
+                        "all has ended within 37 s\n"));
 }
 
 TEST_F(ServeTest, TheTableNamesSpeculationOrWhyItIsOff) {
@@ -105,7 +109,7 @@ TEST_F(ServeTest, TheTableNamesSpeculationOrWhyItIsOff) {
   const auto line = [&](const std::vector<std::string>& flags) {
     const auto plan = Resolve(flags);
     if (!plan.ok()) return plan.status().ToString();
-    const std::string table = StartTable(*plan, paths_, "", "", "");
+    const std::string table = StartTable(*plan, paths_, {});
     const size_t at = table.find("\n  speculation  ") + 1;
     return table.substr(at, table.find('\n', at) - at);
   };
@@ -125,7 +129,7 @@ TEST_F(ServeTest, WorkersShareTheProcessors) {
   const auto one = Resolve({});
   ASSERT_TRUE(one.ok());
   EXPECT_EQ(one->processors, std::vector<std::vector<int>>{{}}) << "alone: all of them";
-  EXPECT_THAT(StartTable(*one, paths_, "", "", ""), HasSubstr("\n  workers      1, threads "));
+  EXPECT_THAT(StartTable(*one, paths_, {}), HasSubstr("\n  workers      1, threads "));
   const auto three = Resolve({"-dp", "3"});
   ASSERT_TRUE(three.ok());
   ASSERT_EQ(three->processors.size(), 3U);
@@ -133,7 +137,7 @@ TEST_F(ServeTest, WorkersShareTheProcessors) {
   const auto greedy = Resolve({"-dp", "3", "--threads", "64"});
   ASSERT_TRUE(greedy.ok());
   EXPECT_EQ(greedy->processors, std::vector<std::vector<int>>(3)) << "more than a share holds";
-  EXPECT_THAT(StartTable(*greedy, paths_, "", "", ""),
+  EXPECT_THAT(StartTable(*greedy, paths_, {}),
               HasSubstr("\n  workers      3, a group each; threads 64 each; one read-only mapping "
                         "of the weights in memory\n"));
 }

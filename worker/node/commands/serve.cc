@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,9 +19,16 @@
 #include "protocol/base/strings.h"
 #include "worker/node/containment.h"
 #include "worker/node/doctor.h"
+#include "worker/node/gpu_locks.h"
+#include "worker/node/life_signs.h"
+#include "worker/node/line_output.h"
+#include "worker/node/listen_socket.h"
 #include "worker/node/node_supervisor.h"
+#include "worker/node/orphan_sweep.h"
 #include "worker/node/processor_shares.h"
 #include "worker/node/run_directory.h"
+#include "worker/node/term_file.h"
+#include "worker/node/who_holds.h"
 
 namespace skein::worker {
 namespace {
@@ -143,61 +151,160 @@ std::string SpeculationText(const protocol::SpeculationConfig& speculation) {
                 speculation.depth, " depth");
 }
 
-// Runs the children of `plan` until they are stopped.
-int Supervise(const ServePlan& plan, const ProgramPaths& paths, std::vector<ChildSpec> children,
-              const Containment& containment) {
-  const absl::Time started = protocol::MonotonicNow();
+// What lives as long as the supervisor, in the order of construction.
+struct NodeParts {
+  NodeParts() = default;
+  NodeParts(const NodeParts&) = delete;
+  NodeParts& operator=(const NodeParts&) = delete;
+  // The log outlives its output: what is still said goes to standard error.
+  ~NodeParts() {
+    if (output != nullptr) protocol::InstallLog({});
+  }
+
+  std::unique_ptr<Containment> containment;
+  std::unique_ptr<RunDirectory> run;
+  std::unique_ptr<LineOutput> output;
+  std::optional<TermFile> terms;
+  std::optional<LifeSigns> life;
+  ListenSocket listening;
+  std::vector<Descriptor> gpu_locks;  // one per worker, or none
+  int orphans_swept = 0;
+};
+
+// Ends what earlier runs left. Without leaves the mark alone tells it.
+void SweepEarlierRuns(const protocol::Config& config, NodeParts& parts) {
+  parts.orphans_swept = parts.containment->orphans_swept() +
+                        SweepOrphans(!parts.containment->leaves() || config.node.reap_own != 0);
+}
+
+absl::Status LockWorkers(const ServePlan& plan, NodeParts& parts) {
+  const std::string& backend = plan.config.worker.backend;
+  if (backend == "cpu" || backend.rfind("reference", 0) == 0) return absl::OkStatus();
+  const HolderQuery query;
+  const GpuInventory inventory = FindGpus(query.device_glob, query.nvml_library);
+  SKEIN_ASSIGN_OR_RETURN(parts.gpu_locks, LockGpus(inventory.gpus, plan.processors.size()));
+  return absl::OkStatus();
+}
+
+// From here on lines of this process and its children go where the configuration says.
+absl::Status OpenOutput(const protocol::LogConfig& log, std::string_view process,
+                        NodeParts& parts) {
+  std::unique_ptr<LogFiles> files;
+  if (!log.directory.empty()) {
+    LogFilesOptions options;
+    options.directory = log.directory;
+    options.file_bytes_max = static_cast<uint64_t>(log.file_bytes_max);
+    options.files_max = static_cast<int>(log.files_max);
+    SKEIN_ASSIGN_OR_RETURN(files, LogFiles::Create(std::move(options)));
+  }
+  parts.output = std::make_unique<LineOutput>(STDERR_FILENO, std::move(files));
+  protocol::LogOptions options = protocol::ToLogOptions(log, process);
+  options.sink = [output = parts.output.get()](std::string_view line) { output->Write(line); };
+  protocol::InstallLog(std::move(options));
+  return absl::OkStatus();
+}
+
+// Everything that can refuse a start, before the first child.
+absl::Status PrepareNode(const ServePlan& plan, bool with_coordinator, NodeParts& parts) {
+  const protocol::Config& config = plan.config;
+  SKEIN_ASSIGN_OR_RETURN(parts.run, RunDirectory::Create(config.node.run_directory));
+  SKEIN_RETURN_IF_ERROR(LockWorkers(plan, parts));
+  if (with_coordinator) {
+    SKEIN_ASSIGN_OR_RETURN(
+        parts.listening,
+        OpenListenSocket(config.server.host, static_cast<uint16_t>(config.server.port)));
+    const std::string& run = parts.run->path();
+    SKEIN_ASSIGN_OR_RETURN(
+        const std::string state,
+        ChooseStateDirectory(config.node.state_directory, run.substr(0, run.rfind('/')),
+                             kDefaultStateDirectory));
+    parts.terms.emplace(state);
+  }
+  SKEIN_ASSIGN_OR_RETURN(
+      parts.life, LifeSigns::Create(parts.run->path() + "/alive", config.node.notify_socket));
+  return OpenOutput(config.log, with_coordinator ? "skein" : "skein-node", parts);
+}
+
+// The configuration of the children, with the sockets of this run.
+absl::StatusOr<std::string> WriteChildConfig(protocol::Config config, bool with_coordinator,
+                                             const RunDirectory& run) {
+  if (with_coordinator && config.transport.control_endpoint.empty()) {
+    config.transport.control_endpoint = Concat("ipc://", run.path(), "/control");
+  }
+  if (with_coordinator && config.admin.listen.empty()) {
+    config.admin.listen = Concat("unix:", run.path(), "/admin.sock");
+  }
+  return run.WriteFile("node.yaml", protocol::ConfigYaml(config));
+}
+
+SupervisorOptions ToSupervisorOptions(const ServePlan& plan, NodeParts& parts,
+                                      std::vector<ChildSpec> children) {
   SupervisorOptions options;
   options.children = std::move(children);
   options.node = plan.config.node;
   options.drain_timeout = plan.config.server.shutdown_timeout;
-  options.containment = &containment;
-  options.on_report = [started](const ChildSpec& child, std::string_view line) {
+  options.containment = parts.containment.get();
+  options.output = parts.output.get();
+  options.life = &*parts.life;
+  options.listener = std::move(parts.listening.socket);
+  if (parts.terms) options.terms = &*parts.terms;
+  options.counters_path = parts.run->path() + "/supervisor.prom";
+  options.orphans_swept = parts.orphans_swept;
+  options.on_report = [started = protocol::MonotonicNow()](const ChildSpec& child,
+                                                           std::string_view line) {
     const double seconds = absl::ToDoubleSeconds(protocol::MonotonicNow() - started);
     std::printf("%s: %.*s (after %.1f s)\n", child.name.c_str(), static_cast<int>(line.size()),
                 line.data(), seconds);
     std::fflush(stdout);
   };
-  auto supervisor = NodeSupervisor::Create(std::move(options));
+  return options;
+}
+
+// Runs the children until they are stopped.
+int Supervise(const ServePlan& plan, const ProgramPaths& paths, NodeParts& parts,
+              std::vector<ChildSpec> children) {
+  auto supervisor = NodeSupervisor::Create(ToSupervisorOptions(plan, parts, std::move(children)));
   if (!supervisor.ok()) return Fail(supervisor.status(), kExitInternal);
   SKEIN_LOG(kInfo, "supervisor started")
       .Field("version", paths.version)
-      .Field("containment", containment.description())
-      .Field("orphans_swept", containment.orphans_swept());
+      .Field("containment", parts.containment->description())
+      .Field("orphans_swept", parts.orphans_swept)
+      .Field("term_file", parts.terms ? parts.terms->path() : std::string("none"));
   const int code = (*supervisor)->Run();
   SKEIN_LOG(kInfo, "supervisor ends").Field("code", code);
+  if (const std::string& logs = plan.config.log.directory; code != kExitOk && !logs.empty()) {
+    std::fprintf(stderr, "skein: ended with code %d; %s/skein.log says why\n", code, logs.c_str());
+  }
   return code;
 }
 
-int StartNode(ServePlan plan, const ProgramPaths& paths, bool with_coordinator) {
-  const std::unique_ptr<Containment> containment = ProbeContainment(plan.config);
+int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordinator) {
+  NodeParts parts;
+  parts.containment = ProbeContainment(plan.config);
+  SweepEarlierRuns(plan.config, parts);
   DoctorOptions probes;
   probes.listens = with_coordinator;
-  const std::vector<Feature> features = ExamineHost(plan.config, *containment, probes);
+  const std::vector<Feature> features = ExamineHost(plan.config, *parts.containment, probes);
   if (const absl::Status judged = JudgeFeatures(plan.config, features); !judged.ok()) {
     return Fail(judged, kExitConfig);
   }
-  auto run = RunDirectory::Create(plan.config.node.run_directory);
-  if (!run.ok()) return Fail(run.status(), kExitConfig);
-  const std::string& run_path = (*run)->path();
-  if (with_coordinator && plan.config.transport.control_endpoint.empty()) {
-    plan.config.transport.control_endpoint = Concat("ipc://", run_path, "/control");
+  if (const absl::Status ready = PrepareNode(plan, with_coordinator, parts); !ready.ok()) {
+    return Fail(ready, kExitConfig);
   }
-  if (with_coordinator && plan.config.admin.listen.empty()) {
-    plan.config.admin.listen = Concat("unix:", run_path, "/admin.sock");
-  }
-  const auto file = (*run)->WriteFile("node.yaml", protocol::ConfigYaml(plan.config));
+  const auto file = WriteChildConfig(plan.config, with_coordinator, *parts.run);
   if (!file.ok()) return Fail(file.status(), kExitInternal);
-  std::fputs(StartTable(plan, paths, containment->description(), FeatureSummary(features), run_path)
-                 .c_str(),
-             stdout);
+  const StartFacts facts = {parts.containment->description(), FeatureSummary(features),
+                            parts.run->path(),
+                            with_coordinator ? parts.listening.port : plan.config.server.port};
+  std::fputs(StartTable(plan, paths, facts).c_str(), stdout);
   std::fflush(stdout);
   std::vector<ChildSpec> children;
   if (with_coordinator) children.push_back(CoordinatorSpec(paths, *file));
   for (size_t i = 0; i < plan.processors.size(); ++i) {
     children.push_back(WorkerSpec(paths, *file, i, plan.processors[i]));
+    if (!parts.gpu_locks.empty()) children.back().lock_fd = parts.gpu_locks[i].get();
   }
-  return Supervise(plan, paths, std::move(children), *containment);
+  return Supervise(plan, paths, parts, std::move(children));
 }
 
 }  // namespace
@@ -222,20 +329,26 @@ std::unique_ptr<Containment> ProbeContainment(const protocol::Config& config) {
   return Containment::Probe(options);
 }
 
-std::string StartTable(const ServePlan& plan, const ProgramPaths& paths,
-                       std::string_view containment, std::string_view features,
-                       std::string_view run_directory) {
+absl::Duration StopBudget(const protocol::Config& config) {
+  return config.server.shutdown_timeout + 3 * config.node.stop_timeout + absl::Seconds(1);
+}
+
+std::string StartTable(const ServePlan& plan, const ProgramPaths& paths, const StartFacts& facts) {
   const protocol::Config& config = plan.config;
+  const std::string& logs = config.log.directory;
   return Concat("skein ", paths.version, "\n  model        ", config.model.served_model_name, " (",
                 config.model.path, plan.embedded_model ? ", embedded default)" : ")",
                 "\n  backend      ", plan.backend.backend, ": ", plan.backend.reason,
                 "\n  workers      ", WorkersText(plan), "\n  speculation  ",
                 SpeculationText(config.speculation), "\n  api          http://", config.server.host,
-                ":", config.server.port, "\n  containment  ", containment, "\n  host         ",
-                features, "\n  run files    ", run_directory, "\n  config       hash ",
-                protocol::ConfigHash(config), "; skein config shows every value",
-                "\n  stop         Ctrl-C drains for at most ",
-                absl::ToDoubleSeconds(config.server.shutdown_timeout), " s, twice stops at once\n");
+                ":", facts.port, "\n  containment  ", facts.containment, "\n  host         ",
+                facts.features, "\n  run files    ", facts.run_directory, "\n  log          ",
+                logs.empty() ? "standard error" : Concat(logs, "/skein.log"),
+                "\n  config       hash ", protocol::ConfigHash(config),
+                "; skein config shows every value", "\n  stop         Ctrl-C drains for at most ",
+                absl::ToDoubleSeconds(config.server.shutdown_timeout),
+                " s, twice stops at once; all has ended within ",
+                absl::ToDoubleSeconds(StopBudget(config)), " s\n");
 }
 
 int RunServe(std::span<const std::string> arguments, const ProgramPaths& paths) {
@@ -248,7 +361,7 @@ int RunServe(std::span<const std::string> arguments, const ProgramPaths& paths) 
   for (const std::string& notice : loaded->notices) SKEIN_LOG(kInfo, notice);
   absl::StatusOr<ServePlan> plan = ResolveServe(*loaded, paths);
   if (!plan.ok()) return Fail(plan.status(), ExitCodeOf(plan.status()));
-  return StartNode(*std::move(plan), paths, true);
+  return StartNode(*plan, paths, true);
 }
 
 int RunNode(std::span<const std::string> arguments, const ProgramPaths& paths) {
@@ -260,7 +373,7 @@ int RunNode(std::span<const std::string> arguments, const ProgramPaths& paths) {
   for (const std::string& notice : loaded->notices) SKEIN_LOG(kInfo, notice);
   absl::StatusOr<ServePlan> plan = ResolveServe(*loaded, paths);
   if (!plan.ok()) return Fail(plan.status(), ExitCodeOf(plan.status()));
-  return StartNode(*std::move(plan), paths, false);
+  return StartNode(*plan, paths, false);
 }
 
 ProgramPaths OwnPaths() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "protocol/config/config.h"
 #include "worker/node/backend_choice.h"
 #include "worker/node/containment.h"
@@ -41,10 +42,19 @@ absl::StatusOr<ServePlan> ResolveServe(const protocol::LoadedConfig& loaded,
 // What holds children, as far as the kernel gives it and features.* want it.
 std::unique_ptr<Containment> ProbeContainment(const protocol::Config& config);
 
+// What a start found out, for its table.
+struct StartFacts {
+  std::string containment;
+  std::string features;
+  std::string run_directory;
+  int64_t port = 0;  // that the API has
+};
+
 // The table that is printed before the processes start.
-std::string StartTable(const ServePlan& plan, const ProgramPaths& paths,
-                       std::string_view containment, std::string_view features,
-                       std::string_view run_directory);
+std::string StartTable(const ServePlan& plan, const ProgramPaths& paths, const StartFacts& facts);
+
+// How long a stop takes at most, from the first signal until everything has ended.
+absl::Duration StopBudget(const protocol::Config& config);
 
 // Whole commands; the result is the exit code of the program.
 int RunServe(std::span<const std::string> arguments, const ProgramPaths& paths);

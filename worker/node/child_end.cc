@@ -1,0 +1,39 @@
+// The judgement of ends. Pure; any thread.
+// Must never depend on anything but the end itself.
+#include "worker/node/child_end.h"
+
+#include <cstring>
+
+#include <signal.h>
+
+#include "protocol/base/strings.h"
+#include "worker/node/exit_codes.h"
+
+namespace skein::worker {
+
+std::string ChildEnd::Describe() const {
+  if (signal == 0) return protocol::Concat("exit code ", exit_code);
+  return protocol::Concat("signal ", signal, " (", ::strsignal(signal), ")",
+                          oom_killed ? ", out of memory in its own leaf" : "");
+}
+
+PredecessorEnd JudgeEnd(const ChildEnd& end) {
+  if (end.oom_killed) return PredecessorEnd::kOwn;
+  switch (end.signal) {
+    case 0:
+      break;
+    case SIGSEGV:
+    case SIGABRT:
+    case SIGBUS:
+    case SIGILL:
+    case SIGFPE:
+      return PredecessorEnd::kOwn;
+    default:
+      return PredecessorEnd::kOutside;
+  }
+  if (end.exit_code == kExitOk) return PredecessorEnd::kOrdered;
+  const bool after_loss = end.exit_code == kExitInternal || end.exit_code == kExitRestart;
+  return after_loss ? PredecessorEnd::kOutside : PredecessorEnd::kOwn;
+}
+
+}  // namespace skein::worker

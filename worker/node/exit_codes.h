@@ -1,0 +1,14 @@
+// Exit codes of every program (serving.md 17). Constants; nothing to own, no thread.
+// Must never be renumbered: process managers and the supervisor act on them.
+#pragma once
+
+namespace skein::worker {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitUsage = 64;
+inline constexpr int kExitModel = 65;
+inline constexpr int kExitInternal = 70;  // also: the supervisor of this process is gone
+inline constexpr int kExitRestart = 75;   // a lease, the coordinator or a peer is gone
+inline constexpr int kExitConfig = 78;
+
+}  // namespace skein::worker

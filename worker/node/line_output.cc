@@ -1,0 +1,54 @@
+// Writing without waiting.
+// Supervisor's thread. Must never log from Write: it is the sink of the log.
+#include "worker/node/line_output.h"
+
+#include <algorithm>
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+
+namespace skein::worker {
+namespace {
+
+// A pipe that is ready takes a piece of this size whole.
+constexpr size_t kPieceBytes = 4096;
+
+}  // namespace
+
+bool LineOutput::WriteToDescriptor(std::string_view text) {
+  while (!text.empty()) {
+    pollfd wait{fd_, POLLOUT, 0};
+    const std::string_view piece = text.substr(0, kPieceBytes);
+    if (::poll(&wait, 1, 0) != 1 || (wait.revents & POLLOUT) == 0) return false;
+    const ssize_t count = ::write(fd_, piece.data(), piece.size());
+    if (count <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+  return true;
+}
+
+void LineOutput::Write(std::string_view lines) {
+  if (lines.empty()) return;
+  works_again_ =
+      files_ != nullptr ? files_->Write(lines, protocol::MonotonicNow()) : WriteToDescriptor(lines);
+  if (!works_again_) {
+    lines_lost_ += static_cast<uint64_t>(std::count(lines.begin(), lines.end(), '\n'));
+  }
+}
+
+void LineOutput::Tick(absl::Time now) {
+  if (now < check_at_) return;
+  check_at_ = now + kCheckEvery;
+  if (files_ != nullptr) files_->CheckDisk();
+  if (lines_lost_ == lines_told_) return;
+  const uint64_t lost = lines_lost_;
+  SKEIN_LOG(kWarn, "lines were lost: the log could not be written")
+      .Field("lines", lost - lines_told_)
+      .Field("lines_in_all", lost);
+  if (works_again_) lines_told_ = lost;  // the line itself came through
+}
+
+}  // namespace skein::worker

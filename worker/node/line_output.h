@@ -1,0 +1,41 @@
+// Where the lines of a node go, of its children and its own: the log files, or standard error. What
+// cannot be written is lost and counted, and a line says so once writing works again.
+// Supervisor's thread. Must never wait for a reader or for the disk.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "absl/time/time.h"
+#include "worker/node/log_files.h"
+
+namespace skein::worker {
+
+class LineOutput {
+ public:
+  static constexpr absl::Duration kCheckEvery = absl::Seconds(5);
+
+  // Lines go to `files`; null: to the descriptor, which stays the caller's.
+  LineOutput(int fd, std::unique_ptr<LogFiles> files) : fd_(fd), files_(std::move(files)) {}
+
+  // Lines, each ended by a newline.
+  void Write(std::string_view lines);
+  // Checks the disk and tells of lines that were lost, when due. Not from within the log's sink.
+  void Tick(absl::Time now);
+  absl::Time next() const { return check_at_; }
+
+  uint64_t lines_lost() const { return lines_lost_; }
+
+ private:
+  bool WriteToDescriptor(std::string_view text);
+
+  const int fd_;
+  const std::unique_ptr<LogFiles> files_;
+  absl::Time check_at_ = absl::InfinitePast();
+  uint64_t lines_lost_ = 0;
+  uint64_t lines_told_ = 0;   // of the lost ones
+  bool works_again_ = false;  // the last write succeeded
+};
+
+}  // namespace skein::worker

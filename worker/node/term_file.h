@@ -1,0 +1,39 @@
+// The term of the coordinator: a number in a file that outlives processes and power, one larger at
+// each start of a coordinator, so no term is ever given out twice.
+// Supervisor's thread; other supervisors of the host may use the same file.
+// Must never hand out a term before it is on the disk.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace skein::worker {
+
+// Where state goes without configuration, if it is there and can be written.
+inline constexpr std::string_view kDefaultStateDirectory = "/var/lib/skein";
+
+// The directory for state: `configured`, made when missing; empty: `preferred`, else a private one
+// in `run_base`. InvalidArgument when it cannot be written.
+absl::StatusOr<std::string> ChooseStateDirectory(std::string_view configured,
+                                                 std::string_view run_base,
+                                                 std::string_view preferred);
+
+class TermFile final {
+ public:
+  // The file `term` in a directory that exists.
+  explicit TermFile(std::string directory) : directory_(std::move(directory)) {}
+
+  // The next term: at least `floor` and larger than every one before; it is on the disk when this
+  // returns. FailedPrecondition when the file is torn, Unavailable when it cannot be written.
+  absl::StatusOr<uint64_t> Next(uint64_t floor) const;
+
+  std::string path() const { return directory_ + "/term"; }
+
+ private:
+  std::string directory_;
+};
+
+}  // namespace skein::worker

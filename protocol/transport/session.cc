@@ -128,6 +128,7 @@ bool Session::AdmitAsAccepting(const FrameHeader& header, absl::Time now) {
     incarnation_ = header.incarnation;
     number_ = header.session;
   } else if (!alive_) {
+    Count(counters_.stale_session);
     TransmitBeat(kFrameReset, now);  // this session was declared over here
     return false;
   }

@@ -93,10 +93,11 @@ void ZapHandler::Reload() {
   struct stat status {};
   if (::stat(file_.c_str(), &status) != 0) {
     allowed_.clear();
-    loaded_ = 0;
+    loaded_ = {};
     return;
   }
-  const int64_t changed = int64_t{status.st_ctim.tv_sec} * 1'000'000'000 + status.st_ctim.tv_nsec;
+  const std::pair<int64_t, uint64_t> changed = {
+      int64_t{status.st_ctim.tv_sec} * 1'000'000'000 + status.st_ctim.tv_nsec, status.st_ino};
   if (changed == loaded_) return;
   loaded_ = changed;
   std::ostringstream text;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,7 +45,8 @@ class ZapHandler {
   void* events_ = nullptr;
   const std::string file_;
   std::vector<std::string> allowed_;
-  int64_t loaded_ = 0;  // change time of the file, in nanoseconds
+  // Change time in nanoseconds and number of the file that was read; both, since time is coarse.
+  std::pair<int64_t, uint64_t> loaded_;
 };
 
 }  // namespace skein::protocol

@@ -130,7 +130,8 @@ class ZmqTransport::Impl {
   const int wake_fd_;
   std::unique_ptr<ZapHandler> zap_;  // of a coordinator on tcp
   ZmqSocket router_;
-  std::map<ActorId, ZmqSocket> dealers_;
+  // One for each key that the peer may have; at most one of them gets through.
+  std::map<ActorId, std::vector<ZmqSocket>> dealers_;
 };
 
 absl::StatusOr<ZmqSocket> ZmqTransport::Impl::Open(int type) {
@@ -201,18 +202,18 @@ absl::Status ZmqTransport::Impl::Connect(ActorId peer, std::string_view endpoint
     return absl::AlreadyExistsError(Concat("peer ", peer.node.value(), " is connected already"));
   }
   SKEIN_RETURN_IF_ERROR(CheckControlEndpoint(endpoint, options_.keys.has_value()));
-  SKEIN_ASSIGN_OR_RETURN(ZmqSocket socket, Open(ZMQ_DEALER));
-  // One attempt for each key that the peer may have: with the wrong one no handshake succeeds, and
-  // frames wait for one that did.
   std::vector<std::string> server_keys = {""};
   if (NeedsKeys(endpoint)) server_keys = options_.keys->server_keys;
+  std::vector<ZmqSocket> sockets;
   for (const std::string& server_key : server_keys) {
+    SKEIN_ASSIGN_OR_RETURN(ZmqSocket socket, Open(ZMQ_DEALER));
     if (!server_key.empty()) SKEIN_RETURN_IF_ERROR(Secure(socket, server_key));
     if (::zmq_connect(socket.get(), std::string(endpoint).c_str()) != 0) {
       return absl::InvalidArgumentError(Concat("cannot connect to ", endpoint, ": ", ZmqError()));
     }
+    sockets.push_back(std::move(socket));
   }
-  dealers_.emplace(peer, std::move(socket));
+  dealers_.emplace(peer, std::move(sockets));
   return absl::OkStatus();
 }
 
@@ -220,7 +221,9 @@ absl::Status ZmqTransport::Impl::Send(ActorId peer, std::span<const std::byte> f
   int sent = -1;
   const auto dealer = dealers_.find(peer);
   if (dealer != dealers_.end()) {
-    sent = ::zmq_send(dealer->second.get(), frame.data(), frame.size(), ZMQ_DONTWAIT);
+    for (const ZmqSocket& socket : dealer->second) {
+      if (sent < 0) sent = ::zmq_send(socket.get(), frame.data(), frame.size(), ZMQ_DONTWAIT);
+    }
   } else if (router_) {
     const RoutingId id = ToRoutingId(peer);
     sent = ::zmq_send(router_.get(), id.data(), id.size(), ZMQ_DONTWAIT | ZMQ_SNDMORE);
@@ -244,7 +247,9 @@ absl::Status ZmqTransport::Impl::Poll(absl::Duration timeout, FrameReceiver& rec
   std::vector<zmq_pollitem_t> items;
   items.push_back({nullptr, wake_fd_, ZMQ_POLLIN, 0});
   if (router_) items.push_back({router_.get(), 0, ZMQ_POLLIN, 0});
-  for (const auto& [peer, socket] : dealers_) items.push_back({socket.get(), 0, ZMQ_POLLIN, 0});
+  for (const auto& [peer, sockets] : dealers_) {
+    for (const ZmqSocket& socket : sockets) items.push_back({socket.get(), 0, ZMQ_POLLIN, 0});
+  }
   if (zap_) {
     items.push_back({zap_->questions(), 0, ZMQ_POLLIN, 0});
     items.push_back({zap_->events(), 0, ZMQ_POLLIN, 0});
@@ -263,8 +268,10 @@ absl::Status ZmqTransport::Impl::Poll(absl::Duration timeout, FrameReceiver& rec
   }
   size_t next = 1;
   if (router_ && items[next++].revents != 0) DrainRouter(receiver);
-  for (const auto& [peer, socket] : dealers_) {
-    if (items[next++].revents != 0) DrainDealer(peer, socket.get(), receiver);
+  for (const auto& [peer, sockets] : dealers_) {
+    for (const ZmqSocket& socket : sockets) {
+      if (items[next++].revents != 0) DrainDealer(peer, socket.get(), receiver);
+    }
   }
   return absl::OkStatus();
 }

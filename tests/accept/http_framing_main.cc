@@ -76,11 +76,14 @@ void CompareReaders(const std::string& bytes, ProbeSource& source, Figures& figu
   }
 }
 
+// Status lines; the texts of refusals speak of versions too.
 size_t CountAnswers(std::string_view answers) {
+  constexpr std::string_view kVersion = "HTTP/1.1 ";
   size_t count = 0;
-  for (size_t at = answers.find("HTTP/1."); at != std::string_view::npos;
-       at = answers.find("HTTP/1.", at + 1)) {
-    ++count;
+  for (size_t at = answers.find(kVersion); at != std::string_view::npos;
+       at = answers.find(kVersion, at + 1)) {
+    const size_t next = at + kVersion.size();
+    count += next < answers.size() && answers[next] >= '0' && answers[next] <= '9' ? 1 : 0;
   }
   return count;
 }

@@ -54,7 +54,8 @@ std::vector<std::string> ServerFlags(const Plan& plan, uint16_t port) {
                                     std::to_string(kWorkers), "--max-num-seqs", "64",
                                     "--max-num-batched-tokens", std::to_string(kStepRows),
                                     "--restarts-max", "1000", "--restart-backoff-max", "0.2",
-                                    "--max-num-queued-tokens", "1000000", "--log-level", "warn"};
+                                    "--max-num-queued-tokens", "1000000", "--max-connections-per-address",
+                                    "1000", "--log-level", "warn"};
   if (!plan.is_mock) {
     flags.insert(flags.end(), {"--max-model-len", "384"});
   }

@@ -21,13 +21,15 @@ FrameMetrics::FrameMetrics(protocol::MetricsRegistry& registry)
        "Control frames dropped because they are damaged or malformed. More than a few: a broken "
        "network or a stranger on the control network."},
       {{"reason", {"length", "magic", "version", "checksum", "address", "body"}}});
-  const protocol::CounterFamily stale = registry.AddCounters(
-      {"skein_stale_frames_dropped_total",
-       "Control frames of an ended term, incarnation or session, and repeated ones. Some after each "
-       "failure are normal."},
-      {{"kind", {"term", "incarnation", "session", "repeated"}}});
-  const protocol::Counter gaps = registry.AddCounter(
-      {"skein_seq_gaps_total", "Control frames that came before one that was lost and sent again."});
+  const protocol::CounterFamily stale =
+      registry.AddCounters({"skein_stale_frames_dropped_total",
+                            "Control frames of an ended term, incarnation or session, and repeated "
+                            "ones. Some after each "
+                            "failure are normal."},
+                           {{"kind", {"term", "incarnation", "session", "repeated"}}});
+  const protocol::Counter gaps =
+      registry.AddCounter({"skein_seq_gaps_total",
+                           "Control frames that came before one that was lost and sent again."});
   const protocol::Counter denied = registry.AddCounter(
       {"skein_control_auth_denied_total",
        "Peers turned away from the control endpoint: no or unknown key. Look who connects there."});

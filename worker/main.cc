@@ -209,9 +209,8 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   };
   auto spawned = system.Spawn("worker", [&](protocol::Waker& waker) {
     return std::make_unique<WorkerActor>(
-        std::move(actor),
-        std::make_unique<StepExecutor>(std::move(model), waker, StepHookOf(config),
-                                       *std::move(watchdog)));
+        std::move(actor), std::make_unique<StepExecutor>(std::move(model), waker,
+                                                         StepHookOf(config), *std::move(watchdog)));
   });
   if (!spawned.ok()) return Fail(spawned.status(), kExitInternal);
   absl::Status status =

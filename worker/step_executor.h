@@ -30,8 +30,7 @@ class StepExecutor final : public StepRunner {
   // `actor` is woken when a result is left; it outlives the executor. `before_step`, if any, runs
   // on the device thread before each plan.
   StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
-               StepHook before_step = nullptr,
-               std::unique_ptr<StepWatchdog> watchdog = nullptr);
+               StepHook before_step = nullptr, std::unique_ptr<StepWatchdog> watchdog = nullptr);
   // Ends the thread after the step it is in.
   ~StepExecutor() override;
   StepExecutor(const StepExecutor&) = delete;
@@ -64,7 +63,7 @@ class StepExecutor final : public StepRunner {
   std::unique_ptr<LoadedModel> model_;
   const StepHook before_step_;
   const std::unique_ptr<StepWatchdog> watchdog_;  // null: nobody watches
-  protocol::StepDeadline deadline_;  // device thread
+  protocol::StepDeadline deadline_;               // device thread
   std::atomic<bool> ending_ = false;
   size_t unanswered_ = 0;  // plans whose result was not taken; actor thread
   Doorbell doorbell_;

@@ -1,6 +1,6 @@
 // How long a step may take before its worker counts as standing still: far above what steps of its
-// size took so far. Pure; one per device or worker group, one thread. Must never shrink below its floor:
-// a slow step is no hang.
+// size took so far. Pure; one per device or worker group, one thread. Must never shrink below its
+// floor: a slow step is no hang.
 #pragma once
 
 #include <array>

@@ -88,7 +88,8 @@ absl::Status CheckTcpAddress(std::string_view address, std::string_view endpoint
   }
   if (has_keys) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      Concat(endpoint, ": a tcp endpoint needs transport.curve_secret_key_file; make one with skein "
+      Concat(endpoint,
+             ": a tcp endpoint needs transport.curve_secret_key_file; make one with skein "
              "keygen FILE, or use ipc:///path inside a node"));
 }
 

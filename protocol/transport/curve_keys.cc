@@ -134,9 +134,8 @@ absl::StatusOr<CurveKeys> LoadCurveKeys(const CurveFiles& files, CurveSide side)
         "transport.curve_allowed_keys_file: a coordinator on tcp needs it; write the public key of "
         "each worker in a line");
   }
-  SKEIN_ASSIGN_OR_RETURN(
-      const std::string text,
-      ReadText("transport.curve_allowed_keys_file", files.allowed_keys_file));
+  SKEIN_ASSIGN_OR_RETURN(const std::string text,
+                         ReadText("transport.curve_allowed_keys_file", files.allowed_keys_file));
   SKEIN_RETURN_IF_ERROR(ParseAllowedKeys(text).status());
   keys.allowed_keys_file = files.allowed_keys_file;
   return keys;

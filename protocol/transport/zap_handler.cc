@@ -123,9 +123,12 @@ void ZapHandler::Answer() {
     const std::string key = KeyOf(*question);
     const bool allowed = Allows(key);
     if (!allowed) SKEIN_LOG(kWarn, "peer turned away").Field("key", key.empty() ? "none" : key);
-    const std::array<std::string, 6> answer = {
-        "1.0", question->size() > 1 ? (*question)[1] : "", allowed ? "200" : "400",
-        allowed ? "OK" : "this key is not on the allow-list", allowed ? key : "", ""};
+    const std::array<std::string, 6> answer = {"1.0",
+                                               question->size() > 1 ? (*question)[1] : "",
+                                               allowed ? "200" : "400",
+                                               allowed ? "OK" : "this key is not on the allow-list",
+                                               allowed ? key : "",
+                                               ""};
     for (size_t i = 0; i < answer.size(); ++i) {
       ::zmq_send(questions_, answer[i].data(), answer[i].size(),
                  i + 1 < answer.size() ? ZMQ_SNDMORE | ZMQ_DONTWAIT : ZMQ_DONTWAIT);

@@ -1,7 +1,7 @@
 // ZeroMQ under the Transport interface: one ROUTER for those who connect, one DEALER per peer that
-// is connected to. Mandatory routing, bounded queues, heartbeats. ipc in a private directory is plain,
-// tcp is CURVE with a pinned server key and an allow-list.
-// Created anywhere, then used by one thread; Wake from any. Sockets never cross a fork.
+// is connected to. Mandatory routing, bounded queues, heartbeats. ipc in a private directory is
+// plain, tcp is CURVE with a pinned server key and an allow-list. Created anywhere, then used by
+// one thread; Wake from any. Sockets never cross a fork.
 #pragma once
 
 #include <memory>

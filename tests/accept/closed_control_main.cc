@@ -55,7 +55,9 @@ class Peer final : public protocol::FrameReceiver {
   void Send(const std::vector<std::byte>& frame) {
     [[maybe_unused]] const bool sent = transport_->Send(protocol::kCoordinatorActor, frame).ok();
   }
-  void Listen() { [[maybe_unused]] const auto polled = transport_->Poll(absl::Milliseconds(5), *this); }
+  void Listen() {
+    [[maybe_unused]] const auto polled = transport_->Poll(absl::Milliseconds(5), *this);
+  }
   const FrameHeader& heard() const { return heard_; }
   int frames() const { return frames_; }
 
@@ -196,9 +198,7 @@ void Check::ProbeFrames() {
     flipped[at] ^= std::byte{4};
     Probe("flipped bit", kBad, "", [&] { again(flipped); });
   }
-  Probe("cut frame", kBad, "length", [&] {
-    again({first.begin(), first.begin() + 50});
-  });
+  Probe("cut frame", kBad, "length", [&] { again({first.begin(), first.begin() + 50}); });
   other = header;
   other.from = {protocol::NodeId(2), 0};
   Probe("foreign sender", kBad, "address", [&] { again(Frame(other, hello)); });

@@ -37,20 +37,20 @@ void AddLengthProbes(std::vector<FramingProbe>& probes) {
 
 void AddEncodingProbes(std::vector<FramingProbe>& probes) {
   const std::string_view chunks = "3\r\nabc\r\n0\r\n\r\n";
-  for (const std::string_view value :
-       {"gzip, chunked", "Chunked", "identity", "chunked, chunked", "chunked;q=1", "xchunked", ""}) {
+  for (const std::string_view value : {"gzip, chunked", "Chunked", "identity", "chunked, chunked",
+                                       "chunked;q=1", "xchunked", ""}) {
     probes.push_back(
         {Concat("encoding ", value), Post(Concat("Transfer-Encoding: ", value, "\r\n"), chunks)});
   }
   probes.push_back({"two encodings",
                     Post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", chunks)});
-  probes.push_back({"encoding and length",
-                    Post("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", chunks)});
-  probes.push_back({"length and encoding",
-                    Post("Transfer-Encoding: chunked\r\nContent-Length: 3\r\n", chunks)});
-  probes.push_back({"encoding in 1.0",
-                    Concat("POST /v1/nothing HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
-                           chunks)});
+  probes.push_back(
+      {"encoding and length", Post("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", chunks)});
+  probes.push_back(
+      {"length and encoding", Post("Transfer-Encoding: chunked\r\nContent-Length: 3\r\n", chunks)});
+  probes.push_back(
+      {"encoding in 1.0",
+       Concat("POST /v1/nothing HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", chunks)});
 }
 
 void AddHeadProbes(std::vector<FramingProbe>& probes) {
@@ -102,8 +102,8 @@ void AddChunkProbes(std::vector<FramingProbe>& probes) {
        {"+3", "-3", "0x3", " 3", "3 ", "", "3g", "ffffffffffffffff3", "1000000000000000", "3\t"}) {
     probes.push_back({Concat("chunk size ", size), Chunked(Concat(size, "\r\nabc\r\n0\r\n\r\n"))});
   }
-  probes.push_back({"long extension",
-                    Chunked(Concat("3;", std::string(300, 'a'), "\r\nabc\r\n0\r\n\r\n"))});
+  probes.push_back(
+      {"long extension", Chunked(Concat("3;", std::string(300, 'a'), "\r\nabc\r\n0\r\n\r\n"))});
   const std::string half(130, 'a');
   probes.push_back({"long extensions in all",
                     Chunked(Concat("1;", half, "\r\na\r\n1;", half, "\r\nb\r\n0\r\n\r\n"))});
@@ -147,10 +147,30 @@ size_t ProbeSource::Below(size_t bound) {
 }
 
 void ProbeSource::Change(std::string& bytes) {
-  static constexpr std::array<std::string_view, 24> kPieces = {
-      "\r", "\n", "\r\n", " ", "\t", ":", ";", ",", "0", "3", "+", "-", "x",
-      "\r\n\r\n", "chunked", "Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n", "Host: b\r\n",
-      "HTTP/1.0", "_", "%", "\x80", "\x7F", "5;a=b\r\n"};
+  static constexpr std::array<std::string_view, 24> kPieces = {"\r",
+                                                               "\n",
+                                                               "\r\n",
+                                                               " ",
+                                                               "\t",
+                                                               ":",
+                                                               ";",
+                                                               ",",
+                                                               "0",
+                                                               "3",
+                                                               "+",
+                                                               "-",
+                                                               "x",
+                                                               "\r\n\r\n",
+                                                               "chunked",
+                                                               "Content-Length: 3\r\n",
+                                                               "Transfer-Encoding: chunked\r\n",
+                                                               "Host: b\r\n",
+                                                               "HTTP/1.0",
+                                                               "_",
+                                                               "%",
+                                                               "\x80",
+                                                               "\x7F",
+                                                               "5;a=b\r\n"};
   const size_t at = Below(bytes.size() + 1);
   switch (Below(5)) {
     case 0:

@@ -1,5 +1,5 @@
-// Acceptance check 10: no request that breaks a framing rule is accepted, none gets a second answer,
-// and honest streams beside them stay exact.
+// Acceptance check 10: no request that breaks a framing rule is accepted, none gets a second
+// answer, and honest streams beside them stay exact.
 //   http_framing [--seconds N] [--seed N]
 // The last line has the figures; exit 0: they hold.
 #include <algorithm>
@@ -27,10 +27,10 @@ constexpr std::string_view kSecond = "GET /health/live HTTP/1.1\r\nHost: a\r\n\r
 
 struct Figures {
   uint64_t probes = 0, read = 0, sent = 0;
-  uint64_t accepted_bad = 0;      // a broken rule and no refusal
-  uint64_t refused_good = 0;      // no broken rule and a refusal
-  uint64_t different = 0;         // other requests than the reference read
-  uint64_t second_requests = 0;   // answers after a refusal
+  uint64_t accepted_bad = 0;     // a broken rule and no refusal
+  uint64_t refused_good = 0;     // no broken rule and a refusal
+  uint64_t different = 0;        // other requests than the reference read
+  uint64_t second_requests = 0;  // answers after a refusal
 };
 
 std::string Printable(std::string_view bytes) {
@@ -168,9 +168,10 @@ int Run(int64_t seconds, int64_t seed) {
       static_cast<unsigned long long>(figures.second_requests),
       static_cast<unsigned long long>(totals.whole),
       static_cast<unsigned long long>(totals.started));
-  const bool holds = figures.accepted_bad + figures.refused_good + figures.different +
-                             figures.second_requests == 0 &&
-                     totals.whole == totals.started && totals.whole > 0;
+  const bool holds =
+      figures.accepted_bad + figures.refused_good + figures.different + figures.second_requests ==
+          0 &&
+      totals.whole == totals.started && totals.whole > 0;
   return holds ? 0 : 1;
 }
 

@@ -49,13 +49,26 @@ struct Figures {
 };
 
 std::vector<std::string> ServerFlags(const Plan& plan, uint16_t port) {
-  std::vector<std::string> flags = {"--model", "deploy/models/tiny-v41", "--port",
-                                    std::to_string(port), "--data-parallel-size",
-                                    std::to_string(kWorkers), "--max-num-seqs", "64",
-                                    "--max-num-batched-tokens", std::to_string(kStepRows),
-                                    "--restarts-max", "1000", "--restart-backoff-max", "0.2",
-                                    "--max-num-queued-tokens", "1000000", "--max-connections-per-address",
-                                    "1000", "--log-level", "warn"};
+  std::vector<std::string> flags = {"--model",
+                                    "deploy/models/tiny-v41",
+                                    "--port",
+                                    std::to_string(port),
+                                    "--data-parallel-size",
+                                    std::to_string(kWorkers),
+                                    "--max-num-seqs",
+                                    "64",
+                                    "--max-num-batched-tokens",
+                                    std::to_string(kStepRows),
+                                    "--restarts-max",
+                                    "1000",
+                                    "--restart-backoff-max",
+                                    "0.2",
+                                    "--max-num-queued-tokens",
+                                    "1000000",
+                                    "--max-connections-per-address",
+                                    "1000",
+                                    "--log-level",
+                                    "warn"};
   if (!plan.is_mock) {
     flags.insert(flags.end(), {"--max-model-len", "384"});
   }
@@ -68,8 +81,8 @@ StreamLoad::Options LoadOf(const Plan& plan, uint16_t port) {
   options.streams = kStreams;
   options.is_mock = plan.is_mock;
   // A step decodes one token of each stream, so a stream cannot be faster than its steps.
-  options.tokens = plan.is_mock ? static_cast<size_t>(plan.stream_seconds) * 1'000'000 / kStepUs
-                                : kTinyTokens;
+  options.tokens =
+      plan.is_mock ? static_cast<size_t>(plan.stream_seconds) * 1'000'000 / kStepUs : kTinyTokens;
   return options;
 }
 
@@ -120,7 +133,7 @@ Figures KillWorkers(const Plan& plan, const LiveServer& server, StreamLoad& load
 
 struct CoordinatorFigures {
   int kills = 0;
-  uint64_t errors = 0;         // streams that ended as an error for their client
+  uint64_t errors = 0;          // streams that ended as an error for their client
   uint64_t looks_complete = 0;  // those that did not
   double slowest_ready_s = 0;
   int workers_reloaded = 0;
@@ -196,13 +209,12 @@ int Run(const Plan& plan) {
       static_cast<unsigned long long>(totals.unfinished), figures.p99_gap_s,
       figures.replayed_tokens, figures.replay_share);
   const bool streams_hold = totals.whole == totals.started && totals.lost == 0 &&
-                            totals.duplicated == 0 && totals.mixed == 0 &&
-                            totals.unfinished == 0 && figures.p99_gap_s <= 2 &&
-                            figures.replay_share <= 0.5 && figures.kills > 0;
-  const bool coordinator_holds = coordinator.kills == plan.coordinator_kills &&
-                                 coordinator.looks_complete == 0 &&
-                                 coordinator.slowest_ready_s <= 5 &&
-                                 coordinator.workers_reloaded == 0;
+                            totals.duplicated == 0 && totals.mixed == 0 && totals.unfinished == 0 &&
+                            figures.p99_gap_s <= 2 && figures.replay_share <= 0.5 &&
+                            figures.kills > 0;
+  const bool coordinator_holds =
+      coordinator.kills == plan.coordinator_kills && coordinator.looks_complete == 0 &&
+      coordinator.slowest_ready_s <= 5 && coordinator.workers_reloaded == 0;
   if (!streams_hold || !coordinator_holds) std::printf("%s\n", server.errors().c_str());
   return streams_hold && coordinator_holds ? 0 : 1;
 }

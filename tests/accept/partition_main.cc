@@ -2,8 +2,8 @@
 // direction or in both, under streams that must stay exact; then a host without processor time,
 // which must not look like a failure.
 //   partition [--rounds N] [--load-seconds N]
-// rounds 1: the short form; 2: pauses of up to ten seconds. Needs root for the network part, which is
-// left out otherwise and said so. The last line has the figures; exit 0: they hold.
+// rounds 1: the short form; 2: pauses of up to ten seconds. Needs root for the network part, which
+// is left out otherwise and said so. The last line has the figures; exit 0: they hold.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -138,8 +138,8 @@ void LoadProcessors(uint16_t port, int64_t seconds, Figures& figures) {
   Add(load, figures);
 }
 
-// Two network namespaces with a cable between them, of this test's own making. A direction is cut by
-// a wrong hardware address at its beginning: what is sent then is nobody's.
+// Two network namespaces with a cable between them, of this test's own making. A direction is cut
+// by a wrong hardware address at its beginning: what is sent then is nobody's.
 class Networks {
  public:
   Networks() : near_(Concat("skn", ::getpid())), far_(Concat("skf", ::getpid())) {
@@ -150,8 +150,8 @@ class Networks {
           Ip({"-n", far_, "addr", "add", "10.77.0.2/24", "dev", "v1"}) &&
           Ip({"-n", near_, "link", "set", "v0", "up"}) &&
           Ip({"-n", far_, "link", "set", "v1", "up"}) &&
-          Ip({"-n", near_, "link", "set", "lo", "up"}) && Ip({"-n", far_, "link", "set", "lo", "up"}) &&
-          Cut(false, false);
+          Ip({"-n", near_, "link", "set", "lo", "up"}) &&
+          Ip({"-n", far_, "link", "set", "lo", "up"}) && Cut(false, false);
   }
   ~Networks() {
     Ip({"netns", "del", near_});
@@ -164,8 +164,8 @@ class Networks {
   bool Cut(bool near, bool far) const {
     return Ip({"-n", near_, "neigh", "replace", "10.77.0.2", "lladdr", near ? kNoMac : kFarMac,
                "dev", "v0", "nud", "permanent"}) &&
-           Ip({"-n", far_, "neigh", "replace", "10.77.0.1", "lladdr", far ? kNoMac : kNearMac, "dev",
-               "v1", "nud", "permanent"});
+           Ip({"-n", far_, "neigh", "replace", "10.77.0.1", "lladdr", far ? kNoMac : kNearMac,
+               "dev", "v1", "nud", "permanent"});
   }
   // This thread lives on the near side from now on.
   bool Enter() const {
@@ -192,10 +192,18 @@ class Networks {
 class SplitCluster {
  public:
   SplitCluster(const ProgramDirectory& programs, const Networks& networks) {
-    const std::vector<std::string> common = {
-        "--model", "deploy/models/tiny-v41", "--control-endpoint", "tcp://10.77.0.1:7000",
-        "--curve-server-key", keys_.server_key(), "--backend", "cpu", "--data-parallel-size", "2",
-        "--log-level", "warn"};
+    const std::vector<std::string> common = {"--model",
+                                             "deploy/models/tiny-v41",
+                                             "--control-endpoint",
+                                             "tcp://10.77.0.1:7000",
+                                             "--curve-server-key",
+                                             keys_.server_key(),
+                                             "--backend",
+                                             "cpu",
+                                             "--data-parallel-size",
+                                             "2",
+                                             "--log-level",
+                                             "warn"};
     Start(common, {programs.path() + "/skein-coordinator"},
           {"--port", std::to_string(kPort), "--curve-secret-key-file", keys_.path("coordinator"),
            "--curve-allowed-keys-file", keys_.path("allowed")});
@@ -220,8 +228,8 @@ class SplitCluster {
     command.insert(command.end(), common.begin(), common.end());
     command.insert(command.end(), own.begin(), own.end());
     if (!last.empty()) command.push_back(last);
-    programs_.push_back(std::make_unique<ChildProgram>(
-        command, keys_.path(Concat("output.", programs_.size()))));
+    programs_.push_back(
+        std::make_unique<ChildProgram>(command, keys_.path(Concat("output.", programs_.size()))));
   }
 
   const CurveFixture keys_;

@@ -44,8 +44,8 @@ double Seconds(StreamLoad::Clock::duration duration) {
 }  // namespace
 
 Flaw FlawOf(std::string_view expected, std::string_view got) {
-  const auto [mine, theirs] = std::mismatch(got.begin(), got.end(), expected.begin(),
-                                            expected.end());
+  const auto [mine, theirs] =
+      std::mismatch(got.begin(), got.end(), expected.begin(), expected.end());
   if (mine == got.end()) return Flaw::kNone;
   const auto at = static_cast<size_t>(mine - got.begin());
   const std::string_view after = got.substr(at, kWindow);
@@ -97,12 +97,12 @@ void StreamLoad::Begin(size_t index) {
   stream.silence = 0;
   stream.began = stream.last = Clock::now();
   ++totals_.started;
-  pool_->Start(index, protocol::KeptRequest(
-                          "POST", "/v1/completions", "127.0.0.1",
-                          "content-type: application/json\r\n",
-                          Concat(R"({"prompt":[)", stream.prompt,
-                                 R"(],"temperature":0,"ignore_eos":true,"stream":true,)",
-                                 R"("max_tokens":)", options_.tokens, "}")));
+  pool_->Start(index,
+               protocol::KeptRequest("POST", "/v1/completions", "127.0.0.1",
+                                     "content-type: application/json\r\n",
+                                     Concat(R"({"prompt":[)", stream.prompt,
+                                            R"(],"temperature":0,"ignore_eos":true,"stream":true,)",
+                                            R"("max_tokens":)", options_.tokens, "}")));
 }
 
 void StreamLoad::Poll(std::chrono::milliseconds timeout) { pool_->Poll(timeout, *this); }
@@ -145,8 +145,8 @@ void StreamLoad::OnEnd(uint64_t call, int status, const absl::Status& result,
 
 void StreamLoad::Judge(Stream& stream, int status, const absl::Status& result,
                        Clock::time_point at) {
-  const bool whole = result.ok() && status == 200 && stream.is_done && stream.has_finish &&
-                     stream.error.empty();
+  const bool whole =
+      result.ok() && status == 200 && stream.is_done && stream.has_finish && stream.error.empty();
   if (records_) stream.expected = stream.got;
   totals_.characters += stream.got.size();
   const Flaw flaw = FlawOf(stream.expected, stream.got);

@@ -30,7 +30,7 @@ class StreamLoad final : private protocol::HttpClientPool::Receiver {
   struct Options {
     uint16_t port = 0;
     size_t streams = 64;
-    size_t tokens = 0;   // of each answer
+    size_t tokens = 0;    // of each answer
     bool is_mock = true;  // the answers are those of the mock model; else they are recorded first
   };
   struct Totals {
@@ -64,7 +64,7 @@ class StreamLoad final : private protocol::HttpClientPool::Receiver {
 
  private:
   struct Stream {
-    std::string prompt;    // ids, separated by commas
+    std::string prompt;  // ids, separated by commas
     size_t prompt_size = 0;
     std::string expected;  // the text between the quotes of the JSON
     std::string got;

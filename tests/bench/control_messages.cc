@@ -14,8 +14,8 @@
 #include "protocol/base/status_macros.h"
 #include "protocol/codec/codec.h"
 #include "protocol/transport/zmq_transport.h"
-#include "tests/protocol/curve_fixture.h"
 #include "tests/bench/bench_line.h"
+#include "tests/protocol/curve_fixture.h"
 
 namespace skein::bench {
 namespace {

@@ -152,6 +152,4 @@ int Run(const std::string& program, const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace skein::tests
 
-int main(int argc, char** argv) {
-  return skein::tests::Run(argv[0], {argv + 1, argv + argc});
-}
+int main(int argc, char** argv) { return skein::tests::Run(argv[0], {argv + 1, argv + argc}); }

@@ -13,9 +13,9 @@
 namespace skein::protocol {
 namespace {
 
-using tests::CurveFixture;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using tests::CurveFixture;
 
 std::string ErrorOf(const CurveFiles& files, CurveSide side) {
   const auto keys = LoadCurveKeys(files, side);
@@ -53,9 +53,9 @@ TEST(CurveKeysTest, WhatIsMissingIsNamed) {
               HasSubstr("\"short\" is not the coordinator's public key of 40 characters"));
   EXPECT_THAT(ErrorOf({"", fixture.path("coordinator"), ""}, CurveSide::kCoordinator),
               HasSubstr("transport.curve_allowed_keys_file: a coordinator on tcp needs it"));
-  EXPECT_THAT(ErrorOf({"", fixture.path("coordinator"), fixture.path("none")},
-                      CurveSide::kCoordinator),
-              HasSubstr("transport.curve_allowed_keys_file: cannot read"));
+  EXPECT_THAT(
+      ErrorOf({"", fixture.path("coordinator"), fixture.path("none")}, CurveSide::kCoordinator),
+      HasSubstr("transport.curve_allowed_keys_file: cannot read"));
 }
 
 TEST(CurveKeysTest, ASecretThatOthersCanReadIsRefused) {

@@ -191,7 +191,8 @@ TEST(ActorsOverZmqTest, APeerThatDiesIsPeerDownWithinItsLease) {
     EXPECT_EQ(down.peer, kWorkerActor);
     reason = StatusText(down.reason);
     took = context.Now() - asked;
-    EXPECT_EQ(context.Send(down.peer, Epoch(), LeaseGrant{}).code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(context.Send(down.peer, Epoch(), LeaseGrant{}).code(),
+              absl::StatusCode::kUnavailable);
     context.Stop(absl::InternalError("enough"));
   };
   TestSystem coordinator = MakeCoordinator(coordinator_script);

@@ -1,9 +1,8 @@
 // The watchdog ends a process whose step stands still, and no other.
 #include "worker/watchdog.h"
 
-#include <poll.h>
-
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include "protocol/base/clock.h"
 

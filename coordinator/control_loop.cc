@@ -468,8 +468,8 @@ void ControlLoop::OnIdle(Context& context) {
 void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
   const absl::Time now = context.Now();
   // When this thread itself was late, what was sent to it waits unread: nobody else was silent.
-  const absl::Duration late = now - last_timer_ - 2 * kTick;
-  if (late > absl::ZeroDuration()) workers_.Excuse(late);
+  const absl::Duration late = now - last_timer_ - kTick;
+  if (late > kTick) workers_.Excuse(late);
   last_timer_ = now;
   operations_.SetSilence(std::max(kSuspectShare * options_.lease, context.LeaseFloor()));
   for (RequestId id : requests_.Expired()) {

@@ -1,5 +1,7 @@
 #include "coordinator/frame_metrics.h"
 
+#include <array>
+
 namespace skein::coordinator {
 namespace {
 

@@ -3,9 +3,10 @@
 // Must never count a frame twice.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "protocol/metrics/metrics.h"

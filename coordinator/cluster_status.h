@@ -20,6 +20,7 @@ struct WorkerStatus {
   std::string state;  // ready, spare, suspect
   uint64_t last_step = 0;
   uint32_t queued_plans = 0;
+  uint32_t running_ms = 0;  // of the step on its device thread; 0: none runs
   absl::Duration heard_age, progress_age;
 };
 

@@ -31,7 +31,7 @@ constexpr absl::Duration kPartialStart = absl::Seconds(10);
 // A worker whose death is not explained for so long is not coming back.
 constexpr absl::Duration kUnexplained = absl::Seconds(60);
 // A worker that was silent for this share of its lease is suspect.
-constexpr double kSuspectShare = 0.6;
+constexpr double kSuspectShare = 0.3;
 constexpr absl::Duration kWedge = absl::Seconds(3);
 
 }  // namespace
@@ -168,7 +168,8 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
   if (!workers_.Knows(envelope.from)) return;
   const WorkerGroup* group = workers_.Find(envelope.from);
   const protocol::Epoch epoch = group != nullptr ? group->epoch : protocol::Epoch(0);
-  const auto lease = static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.lease));
+  const auto lease = static_cast<uint32_t>(
+      absl::ToInt64Milliseconds(std::max(options_.lease, context.LeaseFloor())));
   const absl::Status sent = context.Send(envelope.from, epoch, protocol::LeaseGrant{lease});
   if (!sent.ok()) SKEIN_LOG(kWarn, "lease not sent").Field("worker", envelope.from.node);
 }
@@ -366,6 +367,7 @@ void ControlLoop::CommitResults(Context& context) {
 
 // False when the worker could not be reached: its sequences are free for the other groups.
 bool ControlLoop::PlanGroup(Context& context, protocol::GroupId group) {
+  if (operations_.StateOf(group, context.Now()) == "suspect") return true;
   for (uint32_t lane = 0; lane < options_.limits.lanes; ++lane) {
     std::optional<protocol::StepPlan> plan = scheduler_.PlanStep(group, lane);
     if (!plan) continue;
@@ -466,9 +468,10 @@ void ControlLoop::OnIdle(Context& context) {
 void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
   const absl::Time now = context.Now();
   // When this thread itself was late, what was sent to it waits unread: nobody else was silent.
-  const absl::Duration late = now - last_timer_ - 2 * kTick;
-  if (late > absl::ZeroDuration()) workers_.Excuse(late);
+  const absl::Duration late = now - last_timer_ - kTick;
+  if (late > kTick) workers_.Excuse(late);
   last_timer_ = now;
+  operations_.SetSilence(std::max(kSuspectShare * options_.lease, context.LeaseFloor()));
   for (RequestId id : requests_.Expired()) {
     Cancel(id, absl::DeadlineExceededError("the request's deadline passed"));
   }

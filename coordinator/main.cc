@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "coordinator/api/admin_server.h"
 #include "coordinator/api/api_server.h"
 #include "coordinator/control_loop.h"
+#include "coordinator/frame_metrics.h"
 #include "coordinator/front_door_queue.h"
 #include "coordinator/metrics.h"
 #include "coordinator/operator_queue.h"
@@ -32,11 +34,14 @@
 #include "protocol/config/config.h"
 #include "protocol/config/fault_list.h"
 #include "protocol/json/json_writer.h"
+#include "protocol/transport/control_endpoint.h"
+#include "protocol/transport/curve_keys.h"
 #include "protocol/transport/zmq_transport.h"
 
 namespace skein::coordinator {
 namespace {
 
+constexpr int kExitUsage = 64;
 constexpr int kExitModel = 65;
 constexpr int kExitInternal = 70;
 constexpr int kExitConfig = 78;
@@ -176,6 +181,7 @@ struct Server {
   Text text;
   std::unique_ptr<protocol::MetricsRegistry> registry;
   std::unique_ptr<CoordinatorMetrics> metrics;
+  std::unique_ptr<FrameMetrics> frames;
   std::unique_ptr<protocol::ThreadedActorSystem> system;
   std::unique_ptr<RoundWaker> waker;
   std::unique_ptr<FrontDoorQueue> door;
@@ -187,7 +193,8 @@ struct Server {
 
 // The metrics of this process and, under `skein serve`, the counters that the supervisor keeps in a
 // file beside the operators' socket.
-std::string MetricsText(const protocol::Config& config, const Server& server) {
+std::string MetricsText(const protocol::Config& config, Server& server) {
+  server.frames->Update(server.system->counters());
   std::string text = server.registry->Text();
   const auto address = protocol::ParseAdminAddress(config.admin.listen);
   if (!address.ok() || address->unix_path.empty()) return text;
@@ -284,6 +291,13 @@ absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Se
   transport_options.self = protocol::kCoordinatorActor;
   transport_options.heartbeat_interval = config.transport.heartbeat_interval;
   transport_options.heartbeat_timeout = config.transport.heartbeat_timeout;
+  if (protocol::NeedsKeys(config.transport.control_endpoint)) {
+    SKEIN_ASSIGN_OR_RETURN(transport_options.keys,
+                           protocol::LoadCurveKeys({config.transport.curve_server_key,
+                                                    config.transport.curve_secret_key_file,
+                                                    config.transport.curve_allowed_keys_file},
+                                                   protocol::CurveSide::kCoordinator));
+  }
   auto transport = protocol::ZmqTransport::Create(transport_options);
   if (!transport.ok()) return transport.status();
   protocol::ActorSystemOptions options;
@@ -291,6 +305,7 @@ absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Se
   options.term = term;
   options.lease = config.transport.lease_timeout;
   options.beat_interval = config.transport.heartbeat_interval;
+  options.on_scheduling_delay = [&server](absl::Duration late) { server.frames->Observe(late); };
   server.system = std::make_unique<protocol::ThreadedActorSystem>(options, *std::move(transport));
   server.waker = std::make_unique<RoundWaker>(server.system->waker());
   server.door =
@@ -327,6 +342,7 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
   server.metrics = std::make_unique<CoordinatorMetrics>(
       *server.registry, static_cast<uint32_t>(config.scheduler.data_parallel_size),
       ToSpeculation(config.speculation).max_depth);
+  server.frames = std::make_unique<FrameMetrics>(*server.registry);
   const protocol::Term term(static_cast<uint64_t>(loaded.FlagOr("term", 1)));
   if (absl::Status status = OpenControl(config, term, server); !status.ok()) {
     return Fail(status, kExitConfig);
@@ -349,7 +365,21 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
   return status.ok() ? 0 : Fail(status, kExitInternal);
 }
 
+// `keygen FILE`: makes a key pair for tcp endpoints; skein keygen becomes this.
+int MakeKeys(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 2) {
+    return Fail(absl::InvalidArgumentError(
+                    "keygen needs one argument: the file that will hold the new key pair"),
+                kExitUsage);
+  }
+  const auto public_key = protocol::WriteNewCurveKeys(arguments[1]);
+  if (!public_key.ok()) return Fail(public_key.status(), kExitConfig);
+  std::printf("public %s\n", public_key->c_str());
+  return 0;
+}
+
 int Run(const std::vector<std::string>& arguments) {
+  if (!arguments.empty() && arguments[0] == "keygen") return MakeKeys(arguments);
   protocol::LoadOptions load_options;
   load_options.required = {"model.path", "transport.control_endpoint"};
   load_options.program_flags = {"supervisor-fd", "term", "listen-fd"};

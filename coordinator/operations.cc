@@ -294,6 +294,7 @@ WorkerStatus ClusterOperations::WorkerStatusOf(protocol::ActorId worker, const K
   status.state = StateOf(worker, now);
   status.last_step = known.step.value();
   status.queued_plans = known.queued_plans;
+  status.running_ms = known.running_ms;
   status.heard_age = now - known.heard;
   status.progress_age = now - known.progressed;
   return status;

@@ -38,6 +38,9 @@ class ClusterOperations {
   ClusterOperations(const RolloutLimits& limits, absl::Duration silence, protocol::Term term,
                     OperatorQueue* queue, const ControlParts& parts);
 
+  // The silence follows this side's own delay.
+  void SetSilence(absl::Duration silence) { silence_ = silence; }
+
   // Carries out what was asked since the last call.
   void TakeCommands(protocol::Context& context);
   // Goes on with drains and the rollout.
@@ -77,7 +80,7 @@ class ClusterOperations {
                               absl::Time now) const;
 
   const RolloutLimits limits_;
-  const absl::Duration silence_;
+  absl::Duration silence_;
   const protocol::Term term_;
   OperatorQueue* const queue_;
   const ControlParts parts_;

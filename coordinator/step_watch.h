@@ -8,7 +8,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/metrics.h"
-#include "coordinator/step_deadline.h"
+#include "protocol/base/step_deadline.h"
 #include "protocol/messages/step.h"
 #include "scheduler/group_scheduler.h"
 
@@ -43,7 +43,7 @@ class StepWatch {
   };
   struct Group {
     std::vector<Step> steps;  // by lane
-    StepDeadline deadline;
+    protocol::StepDeadline deadline;
   };
 
   const uint32_t rows_max_;

@@ -93,6 +93,7 @@ void WorkerTable::Beat(protocol::ActorId worker, const protocol::Heartbeat& beat
   if (known.step != beat.last_step) known.progressed = now;
   known.step = beat.last_step;
   known.queued_plans = beat.queued_plans;
+  known.running_ms = beat.running_ms;
 }
 
 protocol::Incarnation WorkerTable::LastIncarnation(protocol::ActorId worker) const {

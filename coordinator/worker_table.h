@@ -37,6 +37,7 @@ struct KnownWorker {
   absl::Time progressed;  // it registered, or its newest step rose
   protocol::StepId step;  // whose result it sent last
   uint32_t queued_plans = 0;
+  uint32_t running_ms = 0;  // of the step on its device thread
 };
 
 class WorkerTable {

@@ -167,7 +167,9 @@ const std::vector<PackageRule>& PackageRules() {
       {"<spdlog/", {"protocol/base/log.cc"}},
       {"<prometheus/", {"protocol/metrics/"}},
       {"<pcre2.h", {"coordinator/text/"}},
-      {"<zmq", {"protocol/transport/zmq_transport.cc"}},
+      {"<zmq",
+       {"protocol/transport/curve_keys.cc", "protocol/transport/zap_handler.cc",
+        "protocol/transport/zmq_transport.cc"}},
       {"<regex>", {}},
   };
   return *rules;
@@ -278,11 +280,11 @@ const std::vector<BannedWord>& BannedWords() {
       {std::string("FIX") + "ME", {}},
       {std::string("std::thr") + "ead",
        {"tests/", "kernels/device.cc", "kernels/cpu/thread_pool", "worker/step_executor",
-        "protocol/base/parent_guard", "protocol/base/signal_watch", "protocol/http/http_server",
-        "protocol/http/http_client"}},
+        "worker/watchdog", "protocol/base/parent_guard", "protocol/base/signal_watch",
+        "protocol/http/http_server", "protocol/http/http_client"}},
       {std::string("std::mu") + "tex",
        {"tests/", "kernels/cpu/thread_pool", "protocol/actor/", "protocol/metrics/",
-        "protocol/base/log.cc", "protocol/http/"}},
+        "coordinator/frame_metrics", "protocol/base/log.cc", "protocol/http/"}},
       {std::string("pki") + "ll", {}},
       {std::string("killa") + "ll", {}},
   };

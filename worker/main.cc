@@ -23,6 +23,8 @@
 #include "protocol/base/strings.h"
 #include "protocol/config/config.h"
 #include "protocol/config/fault_list.h"
+#include "protocol/transport/control_endpoint.h"
+#include "protocol/transport/curve_keys.h"
 #include "protocol/transport/zmq_transport.h"
 #include "worker/build_identity.h"
 #include "worker/fault_points.h"
@@ -30,6 +32,7 @@
 #include "worker/loaded_model.h"
 #include "worker/preflight.h"
 #include "worker/step_executor.h"
+#include "worker/watchdog.h"
 #include "worker/worker_actor.h"
 
 namespace skein::worker {
@@ -161,19 +164,32 @@ absl::StatusOr<protocol::RegisterWorker> Registration(const protocol::LoadedConf
   return registration;
 }
 
+absl::StatusOr<std::unique_ptr<protocol::ZmqTransport>> OpenTransport(
+    const protocol::LoadedConfig& loaded, protocol::ActorId self) {
+  const protocol::TransportConfig& transport = loaded.config.transport;
+  protocol::ZmqTransportOptions options;
+  options.self = self;
+  options.heartbeat_interval = transport.heartbeat_interval;
+  options.heartbeat_timeout = transport.heartbeat_timeout;
+  if (protocol::NeedsKeys(transport.control_endpoint)) {
+    SKEIN_ASSIGN_OR_RETURN(
+        options.keys,
+        protocol::LoadCurveKeys({transport.curve_server_key, transport.curve_secret_key_file,
+                                 transport.curve_allowed_keys_file},
+                                protocol::CurveSide::kWorker));
+  }
+  return protocol::ZmqTransport::Create(options);
+}
+
 int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> model,
           const LoadOptions& options, const protocol::ParentGuard* parent, StopRequest& stop,
           std::unique_ptr<protocol::ThreadedActorSystem>& owner) {
   const protocol::Config& config = loaded.config;
-  protocol::ZmqTransportOptions transport_options;
-  transport_options.self = {
-      protocol::NodeId(static_cast<uint32_t>(1 + loaded.FlagOr("worker-index", 0))), 0};
-  transport_options.heartbeat_interval = config.transport.heartbeat_interval;
-  transport_options.heartbeat_timeout = config.transport.heartbeat_timeout;
-  auto transport = protocol::ZmqTransport::Create(transport_options);
-  if (!transport.ok()) return Fail(transport.status(), kExitInternal);
   protocol::ActorSystemOptions system_options;
-  system_options.self = transport_options.self;
+  system_options.self = {
+      protocol::NodeId(static_cast<uint32_t>(1 + loaded.FlagOr("worker-index", 0))), 0};
+  auto transport = OpenTransport(loaded, system_options.self);
+  if (!transport.ok()) return Fail(transport.status(), kExitConfig);
   system_options.incarnation =
       protocol::Incarnation(static_cast<uint64_t>(loaded.FlagOr("incarnation", 1)));
   system_options.lease = config.transport.lease_timeout;
@@ -183,6 +199,8 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
 
   auto registration = Registration(loaded, *model, options, system_options.incarnation);
   if (!registration.ok()) return Fail(registration.status(), kExitModel);
+  auto watchdog = StepWatchdog::Create({});
+  if (!watchdog.ok()) return Fail(watchdog.status(), kExitInternal);
   WorkerActorOptions actor;
   actor.registration = *std::move(registration);
   actor.stop = &stop.asked;
@@ -192,8 +210,8 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   };
   auto spawned = system.Spawn("worker", [&](protocol::Waker& waker) {
     return std::make_unique<WorkerActor>(
-        std::move(actor),
-        std::make_unique<StepExecutor>(std::move(model), waker, StepHookOf(config)));
+        std::move(actor), std::make_unique<StepExecutor>(std::move(model), waker,
+                                                         StepHookOf(config), *std::move(watchdog)));
   });
   if (!spawned.ok()) return Fail(spawned.status(), kExitInternal);
   absl::Status status =

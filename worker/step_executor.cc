@@ -157,9 +157,10 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
 }
 
 StepExecutor::StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
-                           StepHook before_step)
+                           StepHook before_step, std::unique_ptr<StepWatchdog> watchdog)
     : model_(std::move(model)),
       before_step_(std::move(before_step)),
+      watchdog_(std::move(watchdog)),
       jobs_(kJobsMax, doorbell_),
       results_(kPlansMax, actor) {
   thread_ = std::thread([this] { Loop(); });
@@ -191,6 +192,26 @@ std::vector<StepResult> StepExecutor::TakeResults() {
 
 absl::Status StepExecutor::Reset() { return jobs_.TryPush(ForgetAll{}); }
 
+absl::Duration StepExecutor::RunningFor() const {
+  const std::optional<absl::Time> since =
+      watchdog_ != nullptr ? watchdog_->running_since() : std::nullopt;
+  return since ? protocol::MonotonicNow() - *since : absl::ZeroDuration();
+}
+
+StepResult StepExecutor::RunWatched(const StepPlan& plan) {
+  uint32_t rows = 0;
+  for (const protocol::SequenceStep& step : plan.sequences) {
+    rows += static_cast<uint32_t>(step.tokens.size());
+  }
+  const absl::Time begin = protocol::MonotonicNow();
+  if (watchdog_ != nullptr) watchdog_->Begin(plan.step.value(), deadline_.For(rows));
+  if (before_step_) before_step_(plan);
+  StepResult result = RunPlan(*model_, plan);
+  if (watchdog_ != nullptr) watchdog_->End();
+  deadline_.Observe(rows, protocol::MonotonicNow() - begin);
+  return result;
+}
+
 bool StepExecutor::Run(Job& job) {
   if (ending_ || std::holds_alternative<End>(job)) return false;
   if (std::holds_alternative<ForgetAll>(job)) {
@@ -198,8 +219,7 @@ bool StepExecutor::Run(Job& job) {
     return true;
   }
   const StepPlan& plan = std::get<StepPlan>(job);
-  if (before_step_) before_step_(plan);
-  const absl::Status pushed = results_.TryPush(RunPlan(*model_, plan));
+  const absl::Status pushed = results_.TryPush(RunWatched(plan));
   // At most one result per submitted plan waits, so there is always room.
   SKEIN_CHECK(pushed.ok()) << "worker invariant 3: " << pushed.message();
   return true;

@@ -13,9 +13,11 @@
 #include "absl/status/status.h"
 #include "protocol/actor/actor.h"
 #include "protocol/actor/mailbox.h"
+#include "protocol/base/step_deadline.h"
 #include "protocol/messages/step.h"
 #include "worker/loaded_model.h"
 #include "worker/step_runner.h"
+#include "worker/watchdog.h"
 
 namespace skein::worker {
 
@@ -28,7 +30,7 @@ class StepExecutor final : public StepRunner {
   // `actor` is woken when a result is left; it outlives the executor. `before_step`, if any, runs
   // on the device thread before each plan.
   StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
-               StepHook before_step = nullptr);
+               StepHook before_step = nullptr, std::unique_ptr<StepWatchdog> watchdog = nullptr);
   // Ends the thread after the step it is in.
   ~StepExecutor() override;
   StepExecutor(const StepExecutor&) = delete;
@@ -37,6 +39,7 @@ class StepExecutor final : public StepRunner {
   absl::Status Submit(protocol::StepPlan plan) override;
   absl::Status Reset() override;
   std::vector<protocol::StepResult> TakeResults() override;
+  absl::Duration RunningFor() const override;
 
  private:
   struct ForgetAll {};
@@ -55,9 +58,12 @@ class StepExecutor final : public StepRunner {
 
   void Loop();
   bool Run(Job& job);
+  protocol::StepResult RunWatched(const protocol::StepPlan& plan);
 
   std::unique_ptr<LoadedModel> model_;
   const StepHook before_step_;
+  const std::unique_ptr<StepWatchdog> watchdog_;  // null: nobody watches
+  protocol::StepDeadline deadline_;               // device thread
   std::atomic<bool> ending_ = false;
   size_t unanswered_ = 0;  // plans whose result was not taken; actor thread
   Doorbell doorbell_;

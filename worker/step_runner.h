@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "protocol/messages/step.h"
 
 namespace skein::worker {
@@ -17,6 +18,8 @@ class StepRunner {
   virtual absl::Status Submit(protocol::StepPlan plan) = 0;
   // Forgets every sequence once the plans submitted so far have run.
   virtual absl::Status Reset() = 0;
+  // How long the step that runs has been running; zero when none does. Actor thread.
+  virtual absl::Duration RunningFor() const { return absl::ZeroDuration(); }
   // Results left since the last call. Actor thread only.
   virtual std::vector<protocol::StepResult> TakeResults() = 0;
 };

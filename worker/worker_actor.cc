@@ -136,10 +136,11 @@ void WorkerActor::OnTimer(Context& context, protocol::TimerId) {
   if (!registered_) {
     Register(context);
   } else {
+    const auto running_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(runner_->RunningFor()));
     // A spare beats too: the answer shows that the coordinator is there.
     const absl::Status sent =
         context.Send(options_.coordinator, member_ ? member_->epoch : protocol::Epoch(0),
-                     protocol::Heartbeat{last_step_, plans_running_});
+                     protocol::Heartbeat{last_step_, plans_running_, running_ms});
     if (absl::IsUnavailable(sent)) registered_ = false;
   }
   context.StartTimer(options_.beat);

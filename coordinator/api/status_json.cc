@@ -61,6 +61,7 @@ void WriteWorker(JsonWriter& out, const WorkerStatus& worker) {
   out.EndArray();
   Count(out, "last_step", worker.last_step);
   Count(out, "queued_plans", worker.queued_plans);
+  Count(out, "step_running_ms", worker.running_ms);
   Seconds(out, "heard_age_s", worker.heard_age);
   Seconds(out, "progress_age_s", worker.progress_age);
   out.EndObject();

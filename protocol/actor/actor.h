@@ -65,6 +65,8 @@ class Context {
   virtual void CancelTimer(TimerId timer) = 0;
   virtual uint64_t RandomUint64() = 0;         // seeded in simulation
   virtual void Stop(absl::Status reason) = 0;  // an error here ends the whole process
+  // Silence of a peer that proves nothing, because this process itself is woken so late.
+  virtual absl::Duration LeaseFloor() const { return absl::ZeroDuration(); }
 };
 
 class Actor {

@@ -79,8 +79,10 @@ absl::Status ThreadedActorSystem::Run() {
   if (actor_ == nullptr) return absl::FailedPreconditionError("Run without an actor: Spawn one");
   actor_->OnStart(*this);
   while (!stopped_) {
-    const absl::Duration wait = std::max(NextDeadline() - Now(), absl::ZeroDuration());
+    const absl::Time due = NextDeadline();
+    const absl::Duration wait = std::max(due - Now(), absl::ZeroDuration());
     const absl::Status polled = transport_->Poll(wait, *this);
+    NoteDelay(due);
     if (!polled.ok()) Stop(polled);
     if (!stopped_) FireTimers();
     if (!stopped_) TickSessions();
@@ -88,6 +90,14 @@ absl::Status ThreadedActorSystem::Run() {
   }
   if (stop_reason_.ok()) Flush();
   return stop_reason_;
+}
+
+// What was due and is done only now was late: the thread did not run, or was busy.
+void ThreadedActorSystem::NoteDelay(absl::Time due) {
+  const absl::Time now = Now();
+  if (now < due) return;
+  delay_.Observe(now - due, now);
+  if (options_.on_scheduling_delay) options_.on_scheduling_delay(now - due);
 }
 
 void ThreadedActorSystem::Flush() {
@@ -167,6 +177,8 @@ void ThreadedActorSystem::OnFrame(ActorId peer, std::span<const std::byte> frame
 
 void ThreadedActorSystem::OnGarbage() { Count(counters_.bad_length); }
 
+void ThreadedActorSystem::OnDenied() { Count(counters_.auth_denied); }
+
 Session* ThreadedActorSystem::FindOrAccept(ActorId peer) {
   const auto found = sessions_.find(peer);
   if (found != sessions_.end()) return found->second.get();
@@ -232,8 +244,9 @@ void ThreadedActorSystem::FireTimers() {
 
 void ThreadedActorSystem::TickSessions() {
   const absl::Time now = Now();
+  const absl::Duration floor = delay_.LeaseFloor();
   for (const auto& [peer, session] : sessions_) {
-    if (session->next_tick() <= now) session->OnTick(now);
+    if (session->next_tick() <= now) session->OnTick(now, floor);
   }
 }
 

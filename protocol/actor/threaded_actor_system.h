@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "protocol/actor/actor.h"
+#include "protocol/actor/scheduling_delay.h"
 #include "protocol/base/clock.h"
 #include "protocol/codec/codec.h"
 #include "protocol/transport/session.h"
@@ -28,6 +30,7 @@ struct ActorSystemOptions {
   Incarnation incarnation;  // of a worker; zero in a coordinator
   absl::Duration beat_interval = absl::Milliseconds(100);
   absl::Duration lease = absl::Seconds(1);
+  std::function<void(absl::Duration)> on_scheduling_delay;  // each wake-up by time; may be empty
   size_t peers_max = 1024;  // sessions accepted; frames of further peers are dropped
 };
 
@@ -55,7 +58,8 @@ class ThreadedActorSystem final : public ActorSystem,
 
  private:
   ActorId self() const override { return options_.self; }
-  absl::Time Now() const override { return MonotonicNow(); }
+  absl::Time Now() const override { return BootNow(); }
+  absl::Duration LeaseFloor() const override { return delay_.LeaseFloor(); }
   absl::Status Send(ActorId to, Epoch epoch, Message message) override;
   TimerId StartTimer(absl::Duration delay) override;
   void CancelTimer(TimerId timer) override;
@@ -64,6 +68,7 @@ class ThreadedActorSystem final : public ActorSystem,
 
   void OnFrame(ActorId peer, std::span<const std::byte> frame) override;
   void OnGarbage() override;
+  void OnDenied() override;
 
   void Transmit(ActorId peer, std::span<const std::byte> frame) override;
   absl::Status Deliver(const FrameHeader& header, std::span<const std::byte> body) override;
@@ -73,11 +78,13 @@ class ThreadedActorSystem final : public ActorSystem,
   absl::Time NextDeadline() const;
   void FireTimers();
   void TickSessions();
+  void NoteDelay(absl::Time due);
   void Flush();
 
   const ActorSystemOptions options_;
   const std::unique_ptr<Transport> transport_;
   FrameCounters counters_;
+  SchedulingDelay delay_;
   std::string name_;
   std::unique_ptr<Actor> actor_;
   std::map<ActorId, std::unique_ptr<Session>> sessions_;

@@ -401,11 +401,12 @@ absl::Status Read(wire::AbortEpoch::Reader in, AbortEpoch& out) {
 absl::Status Write(const Heartbeat& in, wire::Heartbeat::Builder out) {
   out.setLastStep(in.last_step.value());
   out.setQueuedPlans(in.queued_plans);
+  out.setRunningMs(in.running_ms);
   return absl::OkStatus();
 }
 
 absl::Status Read(wire::Heartbeat::Reader in, Heartbeat& out) {
-  out = {StepId(in.getLastStep()), in.getQueuedPlans()};
+  out = {StepId(in.getLastStep()), in.getQueuedPlans(), in.getRunningMs()};
   return absl::OkStatus();
 }
 

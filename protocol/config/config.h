@@ -96,7 +96,10 @@ struct RolloutConfig {
 
 // Coordinator and worker between each other.
 struct TransportConfig {
-  std::string control_endpoint;  // ipc:///path or tcp://127.0.0.1:port; serve makes its own
+  std::string control_endpoint;  // ipc:///path or tcp://ADDRESS:PORT; serve makes its own
+  std::string curve_server_key;  // tcp: public key of the coordinator; two while it is replaced
+  std::string curve_secret_key_file;    // tcp: this process's pair, of skein keygen
+  std::string curve_allowed_keys_file;  // tcp: public keys that the coordinator lets in
   absl::Duration heartbeat_interval = absl::Milliseconds(100);
   absl::Duration heartbeat_timeout = absl::Milliseconds(300);
   absl::Duration lease_timeout = absl::Seconds(1);

@@ -73,6 +73,7 @@ struct AbortEpoch {
 struct Heartbeat {
   StepId last_step;  // last step whose result was sent
   uint32_t queued_plans = 0;
+  uint32_t running_ms = 0;  // since 1.1: age of the step on the device thread; 0 when none runs
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 

@@ -42,6 +42,7 @@ struct AbortEpoch {
 struct Heartbeat {
   lastStep @0 :UInt64;
   queuedPlans @1 :UInt32;
+  runningMs @2 :UInt32;
 }
 
 struct LeaseGrant {

@@ -128,6 +128,7 @@ bool Session::AdmitAsAccepting(const FrameHeader& header, absl::Time now) {
     incarnation_ = header.incarnation;
     number_ = header.session;
   } else if (!alive_) {
+    Count(counters_.stale_session);
     TransmitBeat(kFrameReset, now);  // this session was declared over here
     return false;
   }
@@ -189,7 +190,8 @@ void Session::OnOrdinal(const FrameHeader& header, std::span<const std::byte> bo
   if (++unannounced_ >= kAcknowledgeEvery) TransmitBeat(0, now);
 }
 
-void Session::OnTick(absl::Time now) {
+void Session::OnTick(absl::Time now, absl::Duration lease_floor) {
+  const absl::Duration lease = std::max(options_.lease, lease_floor);
   // When we ourselves were late, silence proves nothing about the peer.
   const absl::Duration late = now - last_tick_ - 2 * options_.beat_interval;
   if (late > absl::ZeroDuration()) {
@@ -197,10 +199,10 @@ void Session::OnTick(absl::Time now) {
     last_progress_ = std::min(last_progress_ + late, now);
   }
   last_tick_ = now;
-  if (alive_ && now - last_heard_ > options_.lease) {
+  if (alive_ && now - last_heard_ > lease) {
     End(absl::UnavailableError(Concat("peer ", options_.peer.node.value(), " was silent for ",
                                       absl::ToInt64Milliseconds(now - last_heard_), " ms")));
-  } else if (alive_ && !window_.empty() && now - last_progress_ > options_.lease) {
+  } else if (alive_ && !window_.empty() && now - last_progress_ > lease) {
     End(absl::UnavailableError(Concat("peer ", options_.peer.node.value(), " acknowledged nothing",
                                       " for ", absl::ToInt64Milliseconds(now - last_progress_),
                                       " ms")));

@@ -32,6 +32,7 @@ struct FrameCounters {
   std::atomic<uint64_t> duplicates{0};  // arrived again after a resend
   std::atomic<uint64_t> gaps{0};        // a frame arrived before one that was lost
   std::atomic<uint64_t> resent{0};
+  std::atomic<uint64_t> auth_denied{0};  // peers turned away before their first frame
 };
 
 // Where a session's work goes. Calls come from within Session's methods.
@@ -73,8 +74,9 @@ class Session final {
   // A frame whose checksum and addresses are right.
   void OnFrame(const FrameHeader& header, std::span<const std::byte> body, absl::Time now);
 
-  // Beats, resends and ends the session when the lease ran out. Call at next_tick() or earlier.
-  void OnTick(absl::Time now);
+  // Beats, resends and ends the session when the lease ran out, which is not before `lease_floor`.
+  // Call at next_tick() or earlier.
+  void OnTick(absl::Time now, absl::Duration lease_floor = absl::ZeroDuration());
   // Once in a beat, however much is sent: the lease is watched there.
   absl::Time next_tick() const { return std::min(last_sent_, last_tick_) + options_.beat_interval; }
 

@@ -22,6 +22,8 @@ class FrameReceiver {
   virtual void OnFrame(ActorId peer, std::span<const std::byte> frame) = 0;
   // Something arrived that cannot be a frame (parts, sizes or an address of the wrong form).
   virtual void OnGarbage() = 0;
+  // A peer without the right keys was turned away.
+  virtual void OnDenied() {}
 };
 
 class Transport : public Waker {

@@ -11,14 +11,14 @@
 #include <vector>
 
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
 
-#include "absl/strings/numbers.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "protocol/transport/control_endpoint.h"
 #include "protocol/transport/frame.h"
+#include "protocol/transport/zap_handler.h"
 
 namespace skein::protocol {
 namespace {
@@ -28,7 +28,6 @@ constexpr int kHandshakeMs = 2000;
 constexpr int kReconnectMs = 20;
 constexpr int kReconnectMaxMs = 500;
 constexpr int kTcpRetransmitMs = 1000;
-constexpr size_t kIpcPathMax = 107;       // of sockaddr_un
 constexpr int kMessagesPerPollMax = 256;  // per socket, so that timers are not starved
 
 std::string ZmqError() { return ::zmq_strerror(::zmq_errno()); }
@@ -86,58 +85,6 @@ bool FromRoutingId(std::span<const std::byte> id, ActorId& actor) {
   return true;
 }
 
-absl::Status CheckIpcPath(std::string_view path, std::string_view endpoint) {
-  if (path.size() < 2 || path[0] != '/') {
-    return absl::InvalidArgumentError(
-        Concat(endpoint, ": an ipc endpoint is ipc:///directory/name with an absolute path"));
-  }
-  if (path.size() > kIpcPathMax) {
-    return absl::InvalidArgumentError(Concat(endpoint, ": the path has ", path.size(),
-                                             " bytes; a socket path has at most ", kIpcPathMax,
-                                             ": choose a shorter run directory"));
-  }
-  const std::string directory(path.substr(0, std::max<size_t>(path.rfind('/'), 1)));
-  struct stat status {};
-  if (::stat(directory.c_str(), &status) != 0) {
-    return absl::InvalidArgumentError(
-        Concat(endpoint, ": directory ", directory, ": ", std::strerror(errno)));
-  }
-  if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0077) != 0) {
-    return absl::InvalidArgumentError(
-        Concat(endpoint, ": ", directory,
-               " must be a directory of this user with mode 0700: control traffic is private"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckTcpAddress(std::string_view address, std::string_view endpoint) {
-  const size_t colon = address.rfind(':');
-  const std::string_view host = address.substr(0, colon);
-  if (colon == std::string_view::npos || host.empty()) {
-    return absl::InvalidArgumentError(Concat(endpoint, ": a tcp endpoint is tcp://127.0.0.1:port"));
-  }
-  const std::string_view port = address.substr(colon + 1);
-  int number = 0;
-  if (port != "*" && (!absl::SimpleAtoi(ToAbsl(port), &number) || number < 1 || number > 65535)) {
-    return absl::InvalidArgumentError(
-        Concat(endpoint, ": \"", port, "\" is not a port; give 1 to 65535, or * for a free one"));
-  }
-  int parts = 0;
-  bool digits = host.substr(0, 4) == "127.";
-  for (size_t at = 0; digits && at <= host.size(); ++parts) {
-    const size_t dot = std::min(host.find('.', at), host.size());
-    int octet = 0;
-    digits = dot - at >= 1 && dot - at <= 3 &&
-             absl::SimpleAtoi(ToAbsl(host.substr(at, dot - at)), &octet) && octet <= 255;
-    at = dot + 1;
-  }
-  if (digits && parts == 4) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      Concat(endpoint, ": ", host,
-             " is not a loopback address; control traffic is not encrypted yet and stays on "
-             "127.0.0.0/8: use tcp://127.0.0.1:port or ipc:///path"));
-}
-
 int ToMilliseconds(absl::Duration duration) {
   if (duration == absl::InfiniteDuration()) return -1;
   // Rounded up: waking just before a deadline would spin until it.
@@ -146,13 +93,6 @@ int ToMilliseconds(absl::Duration duration) {
 }
 
 }  // namespace
-
-absl::Status CheckControlEndpoint(std::string_view endpoint) {
-  if (endpoint.substr(0, 6) == "ipc://") return CheckIpcPath(endpoint.substr(6), endpoint);
-  if (endpoint.substr(0, 6) == "tcp://") return CheckTcpAddress(endpoint.substr(6), endpoint);
-  return absl::InvalidArgumentError(
-      Concat("\"", endpoint, "\" is no control endpoint; use ipc:///path or tcp://127.0.0.1:port"));
-}
 
 class ZmqTransport::Impl {
  public:
@@ -178,6 +118,9 @@ class ZmqTransport::Impl {
 
  private:
   absl::StatusOr<ZmqSocket> Open(int type);
+  absl::Status Secure(ZmqSocket& socket, const std::string& server_key) const;
+  // Opens the ears of a coordinator on tcp: keys, the allow-list, the count of who failed.
+  absl::Status SecureListener(ZmqSocket& socket);
   void DrainRouter(FrameReceiver& receiver);
   static void DrainDealer(ActorId peer, void* socket, FrameReceiver& receiver);
   static void SkipParts(Part& part, void* socket);
@@ -185,8 +128,10 @@ class ZmqTransport::Impl {
   const ZmqTransportOptions options_;
   const ZmqContext context_;  // outlives the sockets below
   const int wake_fd_;
+  std::unique_ptr<ZapHandler> zap_;  // of a coordinator on tcp
   ZmqSocket router_;
-  std::map<ActorId, ZmqSocket> dealers_;
+  // One for each key that the peer may have; at most one of them gets through.
+  std::map<ActorId, std::vector<ZmqSocket>> dealers_;
 };
 
 absl::StatusOr<ZmqSocket> ZmqTransport::Impl::Open(int type) {
@@ -216,10 +161,34 @@ absl::StatusOr<ZmqSocket> ZmqTransport::Impl::Open(int type) {
   return socket;
 }
 
+// An empty `server_key` makes the socket the server.
+absl::Status ZmqTransport::Impl::Secure(ZmqSocket& socket, const std::string& server_key) const {
+  const int is_server = server_key.empty() ? 1 : 0;
+  const auto set = [&socket](int option, const std::string& text) {
+    return ::zmq_setsockopt(socket.get(), option, text.c_str(), text.size()) == 0;
+  };
+  const bool ok =
+      ::zmq_setsockopt(socket.get(), ZMQ_CURVE_SERVER, &is_server, sizeof is_server) == 0 &&
+      set(ZMQ_CURVE_SECRETKEY, options_.keys->secret_key) &&
+      (is_server != 0 ? set(ZMQ_ZAP_DOMAIN, "skein")
+                      : set(ZMQ_CURVE_PUBLICKEY, options_.keys->public_key) &&
+                            set(ZMQ_CURVE_SERVERKEY, server_key));
+  if (ok) return absl::OkStatus();
+  return absl::FailedPreconditionError(Concat("the keys cannot be used: ", ZmqError()));
+}
+
+absl::Status ZmqTransport::Impl::SecureListener(ZmqSocket& socket) {
+  SKEIN_ASSIGN_OR_RETURN(zap_,
+                         ZapHandler::Create(context_.get(), options_.keys->allowed_keys_file));
+  SKEIN_RETURN_IF_ERROR(Secure(socket, ""));
+  return zap_->Watch(socket.get());
+}
+
 absl::Status ZmqTransport::Impl::Listen(std::string_view endpoint) {
   if (router_) return absl::FailedPreconditionError("this transport listens already");
-  SKEIN_RETURN_IF_ERROR(CheckControlEndpoint(endpoint));
+  SKEIN_RETURN_IF_ERROR(CheckControlEndpoint(endpoint, options_.keys.has_value()));
   SKEIN_ASSIGN_OR_RETURN(ZmqSocket socket, Open(ZMQ_ROUTER));
+  if (NeedsKeys(endpoint)) SKEIN_RETURN_IF_ERROR(SecureListener(socket));
   if (::zmq_bind(socket.get(), std::string(endpoint).c_str()) != 0) {
     return absl::UnavailableError(
         Concat("cannot bind ", endpoint, ": ", ZmqError(), "; choose another --control-endpoint"));
@@ -232,12 +201,19 @@ absl::Status ZmqTransport::Impl::Connect(ActorId peer, std::string_view endpoint
   if (dealers_.contains(peer)) {
     return absl::AlreadyExistsError(Concat("peer ", peer.node.value(), " is connected already"));
   }
-  SKEIN_RETURN_IF_ERROR(CheckControlEndpoint(endpoint));
-  SKEIN_ASSIGN_OR_RETURN(ZmqSocket socket, Open(ZMQ_DEALER));
-  if (::zmq_connect(socket.get(), std::string(endpoint).c_str()) != 0) {
-    return absl::InvalidArgumentError(Concat("cannot connect to ", endpoint, ": ", ZmqError()));
+  SKEIN_RETURN_IF_ERROR(CheckControlEndpoint(endpoint, options_.keys.has_value()));
+  std::vector<std::string> server_keys = {""};
+  if (NeedsKeys(endpoint)) server_keys = options_.keys->server_keys;
+  std::vector<ZmqSocket> sockets;
+  for (const std::string& server_key : server_keys) {
+    SKEIN_ASSIGN_OR_RETURN(ZmqSocket socket, Open(ZMQ_DEALER));
+    if (!server_key.empty()) SKEIN_RETURN_IF_ERROR(Secure(socket, server_key));
+    if (::zmq_connect(socket.get(), std::string(endpoint).c_str()) != 0) {
+      return absl::InvalidArgumentError(Concat("cannot connect to ", endpoint, ": ", ZmqError()));
+    }
+    sockets.push_back(std::move(socket));
   }
-  dealers_.emplace(peer, std::move(socket));
+  dealers_.emplace(peer, std::move(sockets));
   return absl::OkStatus();
 }
 
@@ -245,7 +221,9 @@ absl::Status ZmqTransport::Impl::Send(ActorId peer, std::span<const std::byte> f
   int sent = -1;
   const auto dealer = dealers_.find(peer);
   if (dealer != dealers_.end()) {
-    sent = ::zmq_send(dealer->second.get(), frame.data(), frame.size(), ZMQ_DONTWAIT);
+    for (const ZmqSocket& socket : dealer->second) {
+      if (sent < 0) sent = ::zmq_send(socket.get(), frame.data(), frame.size(), ZMQ_DONTWAIT);
+    }
   } else if (router_) {
     const RoutingId id = ToRoutingId(peer);
     sent = ::zmq_send(router_.get(), id.data(), id.size(), ZMQ_DONTWAIT | ZMQ_SNDMORE);
@@ -269,7 +247,13 @@ absl::Status ZmqTransport::Impl::Poll(absl::Duration timeout, FrameReceiver& rec
   std::vector<zmq_pollitem_t> items;
   items.push_back({nullptr, wake_fd_, ZMQ_POLLIN, 0});
   if (router_) items.push_back({router_.get(), 0, ZMQ_POLLIN, 0});
-  for (const auto& [peer, socket] : dealers_) items.push_back({socket.get(), 0, ZMQ_POLLIN, 0});
+  for (const auto& [peer, sockets] : dealers_) {
+    for (const ZmqSocket& socket : sockets) items.push_back({socket.get(), 0, ZMQ_POLLIN, 0});
+  }
+  if (zap_) {
+    items.push_back({zap_->questions(), 0, ZMQ_POLLIN, 0});
+    items.push_back({zap_->events(), 0, ZMQ_POLLIN, 0});
+  }
   if (::zmq_poll(items.data(), static_cast<int>(items.size()), ToMilliseconds(timeout)) < 0) {
     if (::zmq_errno() == EINTR) return absl::OkStatus();
     return absl::InternalError(Concat("zmq_poll failed: ", ZmqError()));
@@ -278,10 +262,16 @@ absl::Status ZmqTransport::Impl::Poll(absl::Duration timeout, FrameReceiver& rec
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = ::read(wake_fd_, &count, sizeof count);
   }
+  if (zap_) {
+    zap_->Answer();
+    for (uint64_t denied = zap_->TakeDenied(); denied > 0; --denied) receiver.OnDenied();
+  }
   size_t next = 1;
   if (router_ && items[next++].revents != 0) DrainRouter(receiver);
-  for (const auto& [peer, socket] : dealers_) {
-    if (items[next++].revents != 0) DrainDealer(peer, socket.get(), receiver);
+  for (const auto& [peer, sockets] : dealers_) {
+    for (const ZmqSocket& socket : sockets) {
+      if (items[next++].revents != 0) DrainDealer(peer, socket.get(), receiver);
+    }
   }
   return absl::OkStatus();
 }

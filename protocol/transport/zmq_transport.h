@@ -1,10 +1,11 @@
 // ZeroMQ under the Transport interface: one ROUTER for those who connect, one DEALER per peer that
-// is connected to. Mandatory routing, bounded queues, heartbeats. Plain sockets: ipc in a private
-// directory, tcp on loopback only, until keys exist.
-// Created anywhere, then used by one thread; Wake from any. Sockets never cross a fork.
+// is connected to. Mandatory routing, bounded queues, heartbeats. ipc in a private directory is
+// plain, tcp is CURVE with a pinned server key and an allow-list. Created anywhere, then used by
+// one thread; Wake from any. Sockets never cross a fork.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "protocol/transport/curve_keys.h"
 #include "protocol/transport/transport.h"
 
 namespace skein::protocol {
@@ -20,6 +22,7 @@ struct ZmqTransportOptions {
   ActorId self;
   absl::Duration heartbeat_interval = absl::Milliseconds(100);
   absl::Duration heartbeat_timeout = absl::Milliseconds(300);
+  std::optional<CurveKeys> keys;  // tcp endpoints need them
 };
 
 class ZmqTransport final : public Transport {
@@ -27,8 +30,8 @@ class ZmqTransport final : public Transport {
   static absl::StatusOr<std::unique_ptr<ZmqTransport>> Create(const ZmqTransportOptions& options);
   ~ZmqTransport() override;
 
-  // ipc:///directory/name in an existing directory of ours with mode 0700, or tcp://127.x.y.z:port
-  // (port * takes a free one, see bound_endpoint). One call per transport.
+  // Endpoints as CheckControlEndpoint has them; see bound_endpoint for a free port. One call per
+  // transport.
   absl::Status Listen(std::string_view endpoint) override;
   absl::Status Connect(ActorId peer, std::string_view endpoint) override;
   absl::Status Send(ActorId peer, std::span<const std::byte> frame) override;
@@ -44,8 +47,5 @@ class ZmqTransport final : public Transport {
 
   const std::unique_ptr<Impl> impl_;
 };
-
-// OK when `endpoint` may carry unencrypted control traffic; else what is wrong and what is right.
-absl::Status CheckControlEndpoint(std::string_view endpoint);
 
 }  // namespace skein::protocol

@@ -15,6 +15,7 @@
 #include "protocol/codec/codec.h"
 #include "protocol/transport/zmq_transport.h"
 #include "tests/bench/bench_line.h"
+#include "tests/protocol/curve_fixture.h"
 
 namespace skein::bench {
 namespace {
@@ -61,8 +62,10 @@ RoundTrip Summary(std::vector<double>& micros) {
 }
 
 absl::StatusOr<std::unique_ptr<protocol::ZmqTransport>> OpenTransport(protocol::ActorId self) {
+  static const tests::CurveFixture keys;
   protocol::ZmqTransportOptions options;
   options.self = self;
+  options.keys = self == protocol::kCoordinatorActor ? keys.Coordinator() : keys.Worker();
   options.heartbeat_timeout = absl::Seconds(5);
   return protocol::ZmqTransport::Create(options);
 }

@@ -142,7 +142,9 @@ TEST_F(ControlGroupsTest, AWorkerThatNeverComesKeepsTheOtherNotIdleForLong) {
   context_.Advance(absl::Milliseconds(9800), loop_);
   EXPECT_FALSE(door_.ready());
   Receive(Worker(2), Epoch(0), protocol::Heartbeat{});
-  context_.Advance(absl::Milliseconds(400), loop_);
+  context_.Advance(absl::Milliseconds(200), loop_);
+  Receive(Worker(2), Epoch(0), protocol::Heartbeat{});
+  context_.Advance(absl::Milliseconds(200), loop_);
   EXPECT_TRUE(door_.ready());
   const auto client = Submit(1, {5, 6}, 3);
   RunAll();

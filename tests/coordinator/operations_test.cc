@@ -282,6 +282,23 @@ TEST_F(OneGroupTest, ReadinessFollowsTheWorkersSigns) {
   EXPECT_TRUE(door_.ready());
 }
 
+TEST_F(OperationsTest, ASuspectWorkerGetsNoPlans) {
+  Run(3);
+  silent_.insert(1);
+  Run(4);
+  ASSERT_EQ(Status().groups[0].state, "suspect");
+  context_.TakeSent();
+  for (uint64_t id = 1; id <= 4; ++id) Submit(id, 40);
+  loop_.OnIdle(context_);
+  std::set<uint32_t> planned;
+  for (const SentMessage& sent : context_.TakeSent()) {
+    if (std::holds_alternative<protocol::StepPlan>(sent.message)) {
+      planned.insert(sent.to.node.value());
+    }
+  }
+  EXPECT_THAT(planned, ::testing::ElementsAre(2));
+}
+
 TEST_F(OneGroupTest, OurOwnDelayMakesNobodySuspect) {
   Run(3);
   context_.Starve(absl::Seconds(5));

@@ -49,7 +49,7 @@ TEST(StatusJsonTest, WritesEveryField) {
       R"("blocks":0,"blocks_used":0,"cordoned":false,"probation":false}],"workers":[)"
       R"({"worker":1,"state":"ready","incarnation":12,"build":"0.1.0","protocol":"1.1",)"
       R"("backend":"cpu","numerics":"cpu","features":["drafts"],"last_step":33,)"
-      R"("queued_plans":0,"heard_age_s":0.02,"progress_age_s":2.0}],"rollout":)"
+      R"("queued_plans":0,"step_running_ms":0,"heard_age_s":0.02,"progress_age_s":2.0}],"rollout":)"
       R"({"state":"idle","phase":"waiting","group":0,"groups":0,"replaced":0,)"
       R"("failed_starts":0,"build":"","reason":""}})");
 }

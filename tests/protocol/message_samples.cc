@@ -90,7 +90,7 @@ std::vector<Message> SampleMessages() {
           FormGroup{GroupId(1), RankId(0), 1, Epoch(7)},
           GroupFormed{GroupId(1), RankId(0), Epoch(7)},
           AbortEpoch{GroupId(1), Epoch(7), "rank 0 is gone"},
-          Heartbeat{StepId(88), 2},
+          Heartbeat{StepId(88), 2, 31},
           LeaseGrant{800},
           Shutdown{"stopped by the operator", true}};
 }

@@ -230,6 +230,33 @@ TEST_F(SessionTest, SilenceIsPeerDownOnBothSides) {
   EXPECT_EQ(coordinator_.downs.size(), 1u);
 }
 
+TEST_F(SessionTest, SilenceBelowTheFloorProvesNothing) {
+  Advance(absl::Milliseconds(100));
+  for (int i = 0; i < 29; ++i) {
+    now_ += absl::Milliseconds(100);
+    coordinator_.session->OnTick(now_, absl::Seconds(3));
+  }
+  EXPECT_TRUE(coordinator_.downs.empty());
+  for (int i = 0; i < 3; ++i) {
+    now_ += absl::Milliseconds(100);
+    coordinator_.session->OnTick(now_, absl::Seconds(3));
+  }
+  ASSERT_EQ(coordinator_.downs.size(), 1u);
+  EXPECT_THAT(coordinator_.downs[0], HasSubstr("peer 1 was silent for 3"));
+}
+
+TEST_F(SessionTest, FramesOfASessionThatIsOverAreCounted) {
+  Advance(absl::Milliseconds(100));
+  Advance(absl::Milliseconds(1200), [] { return false; });
+  ASSERT_EQ(coordinator_.downs.size(), 1u);
+  const uint64_t before = coordinator_.counters.stale_session;
+  FrameHeader late;
+  late.incarnation = coordinator_.session->incarnation();
+  late.session = 1;
+  coordinator_.session->OnFrame(late, {}, now_);
+  EXPECT_EQ(coordinator_.counters.stale_session, before + 1);
+}
+
 TEST_F(SessionTest, OneSidedLossOfAcknowledgementsEndsTheSession) {
   Advance(absl::Milliseconds(100));
   ASSERT_TRUE(Say(worker_, "x").ok());

@@ -31,6 +31,7 @@ constexpr char kUsage[] =
     "  status         show groups, workers, queues and the rolling restart\n"
     "  drain          let no new request into a group or the cluster\n"
     "  rollout        replace the workers group by group while the cluster serves\n"
+    "  keygen FILE    make a key pair for control endpoints on tcp; print its public key\n"
     "  doctor         probe what a start would find on this host: feature, state, reason, fix\n"
     "  whoholds       say which processes hold each GPU\n"
     "  bench          load a server over HTTP; print latencies, throughput and goodput\n"
@@ -77,6 +78,12 @@ int RunCommand(std::string_view command, std::span<const std::string> arguments)
   const ProgramPaths paths = OwnPaths();
   if (command == "coordinator" || command == "worker" || command == "node") {
     return Become(protocol::Concat("skein-", command), paths, arguments);
+  }
+  if (command == "keygen") {
+    // The supervisor's programs have no ZeroMQ; the coordinator has.
+    std::vector<std::string> passed = {"keygen"};
+    passed.insert(passed.end(), arguments.begin(), arguments.end());
+    return Become("skein-coordinator", paths, passed);
   }
   if (command == "version" || command == "--version") {
     std::printf("skein %s, backends %s\n", std::string(paths.version).c_str(),

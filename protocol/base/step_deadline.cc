@@ -1,9 +1,9 @@
-#include "coordinator/step_deadline.h"
+#include "protocol/base/step_deadline.h"
 
 #include <algorithm>
 #include <bit>
 
-namespace skein::coordinator {
+namespace skein::protocol {
 namespace {
 
 constexpr double kTimesSlowest = 20;
@@ -38,4 +38,4 @@ absl::Duration StepDeadline::For(uint32_t rows) const {
   return kUnknown;
 }
 
-}  // namespace skein::coordinator
+}  // namespace skein::protocol

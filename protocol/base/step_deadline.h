@@ -1,6 +1,6 @@
 // How long a step may take before its worker counts as standing still: far above what steps of its
-// size took so far. Pure; one per worker group, control thread. Must never shrink below its floor:
-// a slow step is no hang.
+// size took so far. Pure; one per device or worker group, one thread. Must never shrink below its
+// floor: a slow step is no hang.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 
-namespace skein::coordinator {
+namespace skein::protocol {
 
 class StepDeadline {
  public:
@@ -33,4 +33,4 @@ class StepDeadline {
   std::array<Size, 33> sizes_;  // by the number of bits of the rows
 };
 
-}  // namespace skein::coordinator
+}  // namespace skein::protocol

@@ -1,9 +1,9 @@
 // Deadlines of steps: floor, growth with the rows, and what is not known yet.
-#include "coordinator/step_deadline.h"
+#include "protocol/base/step_deadline.h"
 
 #include <gtest/gtest.h>
 
-namespace skein::coordinator {
+namespace skein::protocol {
 namespace {
 
 TEST(StepDeadlineTest, NothingIsLateBeforeAStepEnded) {
@@ -35,4 +35,4 @@ TEST(StepDeadlineTest, UnseenSizesFollowTheNearest) {
 }
 
 }  // namespace
-}  // namespace skein::coordinator
+}  // namespace skein::protocol

@@ -1,0 +1,154 @@
+// Who gets in over tcp: real sockets with right keys, wrong keys and none.
+#include "protocol/transport/zap_handler.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <zmq.h>
+
+#include "protocol/base/clock.h"
+#include "protocol/transport/zmq_transport.h"
+#include "tests/protocol/curve_fixture.h"
+
+namespace skein::protocol {
+namespace {
+
+using tests::CurveFixture;
+
+// Counts what a coordinator's transport reports.
+class Door final : public FrameReceiver {
+ public:
+  explicit Door(const CurveFixture& fixture) {
+    ZmqTransportOptions options;
+    options.self = kCoordinatorActor;
+    options.keys = fixture.Coordinator();
+    auto made = ZmqTransport::Create(options);
+    transport_ = *std::move(made);
+    EXPECT_TRUE(transport_->Listen("tcp://127.0.0.1:*").ok());
+  }
+  void OnFrame(ActorId, std::span<const std::byte>) override { ++frames; }
+  void OnGarbage() override { ++garbage; }
+  void OnDenied() override { ++denied; }
+
+  // Polls until `done`; false after ten seconds.
+  template <typename Done>
+  bool PollUntil(const Done& done) {
+    const absl::Time end = MonotonicNow() + absl::Seconds(10);
+    while (!done() && MonotonicNow() < end) {
+      EXPECT_TRUE(transport_->Poll(absl::Milliseconds(10), *this).ok());
+    }
+    return done();
+  }
+  std::string endpoint() const { return transport_->bound_endpoint(); }
+
+  int frames = 0, garbage = 0, denied = 0;
+
+ private:
+  std::unique_ptr<ZmqTransport> transport_;
+};
+
+// A worker's transport that sends one frame as soon as it can, again and again.
+class Visitor {
+ public:
+  Visitor(const Door& door, const CurveKeys& keys) {
+    ZmqTransportOptions options;
+    options.self = {NodeId(1), 0};
+    options.keys = keys;
+    auto made = ZmqTransport::Create(options);
+    transport_ = *std::move(made);
+    EXPECT_TRUE(transport_->Connect(kCoordinatorActor, door.endpoint()).ok());
+  }
+  void Knock() {
+    const std::vector<std::byte> frame(100);
+    [[maybe_unused]] const bool sent = transport_->Send(kCoordinatorActor, frame).ok();
+  }
+
+ private:
+  std::unique_ptr<ZmqTransport> transport_;
+};
+
+TEST(ZapHandlerTest, AKeyOnTheListComesIn) {
+  const CurveFixture fixture;
+  Door door(fixture);
+  Visitor visitor(door, fixture.Worker());
+  EXPECT_TRUE(door.PollUntil([&] {
+    visitor.Knock();
+    return door.frames > 0;
+  }));
+  EXPECT_EQ(door.denied, 0);
+}
+
+TEST(ZapHandlerTest, AnUnknownKeyIsTurnedAwayAndComesInOnceItIsListed) {
+  const CurveFixture fixture;
+  const std::string key = fixture.NewPair("stranger");
+  Door door(fixture);
+  {
+    Visitor stranger(door, fixture.Worker("stranger"));
+    EXPECT_TRUE(door.PollUntil([&] {
+      stranger.Knock();
+      return door.denied > 0;
+    }));
+    EXPECT_EQ(door.frames, 0);
+  }
+  fixture.Allow(key);
+  Visitor listed(door, fixture.Worker("stranger"));
+  EXPECT_TRUE(door.PollUntil([&] {
+    listed.Knock();
+    return door.frames > 0;
+  }));
+}
+
+TEST(ZapHandlerTest, AnEmptyListLetsNobodyIn) {
+  const CurveFixture fixture;
+  fixture.Allow("# nobody");
+  Door door(fixture);
+  Visitor visitor(door, fixture.Worker());
+  EXPECT_TRUE(door.PollUntil([&] {
+    visitor.Knock();
+    return door.denied > 0;
+  }));
+  EXPECT_EQ(door.frames, 0);
+}
+
+TEST(ZapHandlerTest, AWorkerWithTwoServerKeysFindsEither) {
+  const CurveFixture fixture;
+  const std::string other = fixture.NewPair("other");
+  Door door(fixture);
+  Visitor visitor(door, fixture.Worker("worker", other + "," + fixture.server_key()));
+  EXPECT_TRUE(door.PollUntil([&] {
+    visitor.Knock();
+    return door.frames > 0;
+  }));
+}
+
+TEST(ZapHandlerTest, APlainClientIsTurnedAway) {
+  const CurveFixture fixture;
+  Door door(fixture);
+  void* context = ::zmq_ctx_new();
+  void* plain = ::zmq_socket(context, ZMQ_DEALER);
+  const int linger = 0;
+  ASSERT_EQ(::zmq_setsockopt(plain, ZMQ_LINGER, &linger, sizeof linger), 0);
+  ASSERT_EQ(::zmq_connect(plain, door.endpoint().c_str()), 0);
+  EXPECT_TRUE(door.PollUntil([&] {
+    ::zmq_send(plain, "x", 1, ZMQ_DONTWAIT);
+    return door.denied > 0;
+  }));
+  EXPECT_EQ(door.frames + door.garbage, 0);
+  ::zmq_close(plain);
+  ::zmq_ctx_term(context);
+}
+
+TEST(ZapHandlerTest, OnlyOneHandlerJudges) {
+  void* context = ::zmq_ctx_new();
+  {
+    const auto first = ZapHandler::Create(context, "/no/such/file");
+    ASSERT_TRUE(first.ok());
+    const auto second = ZapHandler::Create(context, "/no/such/file");
+    EXPECT_EQ(second.status().code(), absl::StatusCode::kInternal);
+  }
+  ::zmq_ctx_term(context);
+}
+
+}  // namespace
+}  // namespace skein::protocol

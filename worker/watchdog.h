@@ -1,0 +1,56 @@
+// Ends the process when a step does not end: a thread that takes no lock, allocates nothing and
+// calls nothing of a device, so it works while every other thread stands still. Owns the thread.
+// Begin and End belong to the device thread. Must never end a process whose steps end.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace skein::worker {
+
+// Exit code of a worker whose step passed its deadline; its supervisor counts it as its own doing.
+inline constexpr int kExitStepDeadline = 76;
+
+class StepWatchdog {
+ public:
+  struct Options {
+    // After the report, how long the step may still end by itself.
+    absl::Duration grace = absl::Seconds(2);
+  };
+
+  // Internal when the thread cannot be made.
+  static absl::StatusOr<std::unique_ptr<StepWatchdog>> Create(const Options& options);
+  ~StepWatchdog();
+  StepWatchdog(const StepWatchdog&) = delete;
+  StepWatchdog& operator=(const StepWatchdog&) = delete;
+
+  // The step (or phase) of this number runs from now on and may take `allowed`; an infinite time is
+  // never over.
+  void Begin(uint64_t step, absl::Duration allowed);
+  void End();
+  // Since when the step runs; nothing between steps. Any thread.
+  std::optional<absl::Time> running_since() const;
+
+ private:
+  StepWatchdog(const Options& options, int stop_fd);
+  void Loop();
+  // The step is past its deadline: says so, and ends the process unless the step ends in time.
+  void Judge(uint64_t turn);
+
+  const int64_t grace_ns_;
+  const int stop_fd_;
+  std::atomic<uint64_t> turn_{0};  // odd while a step runs; rises with each Begin and End
+  std::atomic<uint64_t> step_{0};
+  std::atomic<int64_t> began_ns_{0};
+  std::atomic<int64_t> deadline_ns_{0};
+  std::atomic<int64_t> excused_ns_{0};  // what the watchdog itself was late in this turn
+  std::thread thread_;
+};
+
+}  // namespace skein::worker

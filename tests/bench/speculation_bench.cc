@@ -196,7 +196,8 @@ struct Series {
   Run last_adaptive, last_fixed;
 };
 
-// Blocks of none, adaptive, fixed, fixed, adaptive, none: drift cancels within each.
+// Blocks of none, adaptive, fixed, adaptive, none, and with none and adaptive exchanged: drift
+// cancels within each, and what it costs to be first over two.
 absl::StatusOr<Series> Measure(Setup& setup, const Options& options, uint32_t streams,
                                float temperature) {
   const uint32_t count = std::max<uint32_t>(streams, 8);
@@ -206,12 +207,13 @@ absl::StatusOr<Series> Measure(Setup& setup, const Options& options, uint32_t st
   Series series;
   for (int rep = 0; rep < options.run.reps; ++rep) {
     double sum[3] = {0, 0, 0};
-    for (const int which : {0, 1, 2, 2, 1, 0}) {
+    const int first = rep % 2;
+    for (const int which : {first, 1 - first, 2, 1 - first, first}) {
       SKEIN_ASSIGN_OR_RETURN(Run run, Generate(setup, streams, count, temperature,
                                                which == 0   ? none
                                                : which == 1 ? adaptive
                                                             : fixed));
-      sum[which] += run.tok_s / 2;
+      sum[which] += which == 2 ? run.tok_s : run.tok_s / 2;
       if (temperature == 0) {
         static std::map<uint32_t, std::map<uint64_t, std::vector<int32_t>>> truth;
         if (!truth.contains(streams)) truth[streams] = run.outputs;

@@ -62,10 +62,12 @@ void CostCurve::Observe(uint32_t size, double cost) {
   const auto at = std::lower_bound(points_.begin(), points_.end(), bucket,
                                    [](const Point& p, uint32_t s) { return p.size < s; });
   if (at == points_.end() || at->size != bucket) {
-    points_.insert(at, {bucket, cost});
+    points_.insert(at, {bucket, cost, 1});
     return;
   }
-  at->cost += kCostWeight * (std::min(cost, kCostRatioMax * at->cost) - at->cost);
+  // The first measurements count alike: the very first is often slow, and soon outweighed.
+  const double weight = std::max(kCostWeight, 1 / ++at->count);
+  at->cost += weight * (std::min(cost, kCostRatioMax * at->cost) - at->cost);
 }
 
 double CostCurve::At(uint32_t size) const {

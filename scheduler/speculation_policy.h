@@ -29,6 +29,7 @@ class CostCurve {
   struct Point {
     uint32_t size = 0;
     double cost = 0;
+    double count = 0;  // of measurements
   };
   std::vector<Point> points_;  // ascending sizes
 };

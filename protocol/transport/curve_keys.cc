@@ -149,8 +149,10 @@ absl::StatusOr<std::string> WriteNewCurveKeys(const std::string& path) {
   }
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) {
-    const std::string text = Concat("cannot make ", path, ": ", std::strerror(errno));
-    return errno == EEXIST ? absl::AlreadyExistsError(text) : absl::InvalidArgumentError(text);
+    const int error = errno;
+    const std::string text = Concat("cannot make ", path, ": ", std::strerror(error),
+                                    "; name a new file in a directory that can be written");
+    return error == EEXIST ? absl::AlreadyExistsError(text) : absl::InvalidArgumentError(text);
   }
   const std::string lines =
       Concat("public ", public_key.data(), "\nsecret ", secret_key.data(), "\n");

@@ -100,8 +100,13 @@ void ZapHandler::Reload() {
       int64_t{status.st_ctim.tv_sec} * 1'000'000'000 + status.st_ctim.tv_nsec, status.st_ino};
   if (changed == loaded_) return;
   loaded_ = changed;
+  std::ifstream file(file_);
+  if (!file) {
+    SKEIN_LOG(kError, "allow-list not taken").Field("reason", Concat(file_, " cannot be read"));
+    return;
+  }
   std::ostringstream text;
-  text << std::ifstream(file_).rdbuf();
+  text << file.rdbuf();
   absl::StatusOr<std::vector<std::string>> keys = ParseAllowedKeys(text.str());
   if (!keys.ok()) {
     // A list that cannot be read is no reason to let somebody in, nor to turn known workers away.

@@ -2,6 +2,7 @@
 // Supervisor's thread. Must never signal a number: only the handle of a process that is still ours.
 #include "worker/node/adopted_children.h"
 
+#include <cstdlib>
 #include <string>
 
 #include <poll.h>

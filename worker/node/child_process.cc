@@ -1,4 +1,4 @@
-// clone3 and what the child does before exec. Between clone3 and exec only async-signal-safe calls.
+// The clone and what the child does before exec. Between the two only async-signal-safe calls.
 // Supervisor's thread. Must never allocate, lock or log in the child.
 #include "worker/node/child_process.h"
 
@@ -205,8 +205,8 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildStart& start,
   }
   clone.pidfd = reinterpret_cast<uint64_t>(&process_fd);
   clone.exit_signal = SIGCHLD;
-  const long pid = ::syscall(SYS_clone3, &clone, sizeof clone);
-  if (pid < 0) return KernelError("clone3");
+  const long pid = CloneProcess(clone);
+  if (pid < 0) return KernelError("clone");
   if (pid == 0) RunChild(plan);
   child.pid_ = static_cast<int>(pid);
   child.process_fd_ = Descriptor(process_fd);

@@ -34,17 +34,21 @@ constexpr std::string_view kLeafParentPrefix = "skein.";
 constexpr int kAttemptsMax = 3;
 constexpr absl::Duration kSweepMax = absl::Seconds(1);
 
-// Starts a child that ends at once, with `flags`; 0, or the errno of clone3.
+// Of a child that may not enter its cgroup.
+constexpr int kExitNoLeaf = 127;
+
+// Starts a child that ends at once, with `flags`; 0, or the errno of the clone.
 int TryClone(uint64_t flags, int cgroup_fd) {
   clone_args arguments{};
   arguments.flags = flags;
   arguments.exit_signal = SIGCHLD;
   arguments.cgroup = cgroup_fd < 0 ? 0 : static_cast<uint64_t>(cgroup_fd);
-  const long pid = ::syscall(SYS_clone3, &arguments, sizeof arguments);
+  const long pid = CloneProcess(arguments);
   if (pid < 0) return errno;
   if (pid == 0) ::_exit(0);
-  ::waitpid(static_cast<pid_t>(pid), nullptr, 0);
-  return 0;
+  int end = 0;
+  ::waitpid(static_cast<pid_t>(pid), &end, 0);
+  return WIFEXITED(end) && WEXITSTATUS(end) == 0 ? 0 : EPERM;
 }
 
 std::vector<std::string> Subdirectories(const std::string& path) {
@@ -91,6 +95,20 @@ int CountMembers(const std::string& cgroup) {
 }
 
 }  // namespace
+
+long CloneProcess(const clone_args& arguments) {
+  const long pid = ::syscall(SYS_clone3, &arguments, sizeof arguments);
+  if (pid >= 0 || errno != ENOSYS) return pid;
+  const uint64_t flags = (arguments.flags & ~uint64_t{CLONE_INTO_CGROUP}) | arguments.exit_signal;
+  // Stack 0: the child goes on with a copy of this one. CLONE_PIDFD takes the third argument.
+  const long child = ::syscall(SYS_clone, flags, 0L, arguments.pidfd, 0L, 0L);
+  if (child != 0 || (arguments.flags & CLONE_INTO_CGROUP) == 0) return child;
+  const int members =
+      ::openat(static_cast<int>(arguments.cgroup), "cgroup.procs", O_WRONLY | O_CLOEXEC);
+  if (members < 0 || ::write(members, "0", 1) != 1) ::_exit(kExitNoLeaf);
+  ::close(members);
+  return 0;
+}
 
 absl::StatusOr<Leaf> Leaf::Create(std::string_view parent, std::string_view name) {
   std::string path = Concat(parent, "/", name);

@@ -12,6 +12,8 @@
 #include "absl/time/time.h"
 #include "worker/node/descriptor.h"
 
+struct clone_args;  // of linux/sched.h
+
 namespace skein::worker {
 
 // One cgroup that holds one child and its descendants.
@@ -81,6 +83,12 @@ class Containment final {
   std::string leaf_reason_;
   int orphans_swept_ = 0;
 };
+
+// clone3, or where a seccomp filter answers it with ENOSYS (container runtimes by default, and
+// RestrictNamespaces= of systemd) clone with the same flags; the child then enters its cgroup by
+// itself, and ends with 127 if it may not. Result and errno are those of the call. Between it and
+// exec the child may make async-signal-safe calls only.
+long CloneProcess(const clone_args& arguments);
 
 // The cgroup v2 directory of this process, from the texts of /proc/self/mountinfo and
 // /proc/self/cgroup; empty when there is none.

@@ -243,12 +243,12 @@ Feature ProbePort(const Host& host) {
   const std::string where = Concat(server.host, ":", server.port);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV;  // as the start does
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(server.host.c_str(), Concat(server.port).c_str(), &hints, &found);
   if (error != 0) {
     return {"port", FeatureState::kFailed, Concat(where, ": ", ::gai_strerror(error)),
-            "give --host an address of this machine"};
+            "give --host a numeric address of this machine"};
   }
   const Descriptor socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;

@@ -32,9 +32,6 @@ class LifeSigns {
   void ChildrenReady(int listening, absl::Time now);
   void Stopping();
 
-  // A manager is told.
-  bool notifies() const { return notify_.is_open(); }
-
  private:
   void SayReady();
 

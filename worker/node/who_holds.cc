@@ -3,23 +3,22 @@
 #include "worker/node/who_holds.h"
 
 #include <algorithm>
-#include <charconv>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
 
 #include <dirent.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "protocol/base/strings.h"
 #include "worker/node/cgroup_owner.h"
 #include "worker/node/descriptor.h"
+#include "worker/node/orphan_sweep.h"
 
 namespace skein::worker {
 namespace {
@@ -27,7 +26,6 @@ namespace {
 using protocol::Concat;
 
 constexpr double kSpinningShare = 0.9;
-constexpr int kKillWaitMs = 1000;
 constexpr std::string_view kHostPidNamespace = "pid:[4026531836]";
 constexpr uint64_t kIdleBytesMax = uint64_t{2} << 30;  // the driver's own share of an idle GPU
 
@@ -224,11 +222,6 @@ void AddBlindSpots(const std::string& proc_root, HolderReport& report) {
   }
 }
 
-bool StillTheSame(const ProcessEntry& process) {
-  const std::optional<ProcessEntry> now = ReadProcess("/proc", process.pid);
-  return now && now->start_ticks == process.start_ticks && now->mark == process.mark;
-}
-
 }  // namespace
 
 std::string_view HolderVerdictName(HolderVerdict verdict) {
@@ -307,16 +300,11 @@ int HolderExitCode(const HolderReport& report) {
 }
 
 int KillOrphans(const HolderReport& report) {
-  int ended = 0;
+  std::vector<ProcessEntry> orphans;
   for (const GpuHolder& holder : report.holders) {
-    if (holder.verdict != HolderVerdict::kOursOrphan) continue;
-    const Descriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, holder.process.pid, 0)));
-    if (!handle.valid() || !StillTheSame(holder.process)) continue;  // the number was reused
-    ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
-    pollfd wait{handle.get(), POLLIN, 0};
-    if (::poll(&wait, 1, kKillWaitMs) == 1) ++ended;
+    if (holder.verdict == HolderVerdict::kOursOrphan) orphans.push_back(holder.process);
   }
-  return ended;
+  return EndOrphans(orphans);
 }
 
 }  // namespace skein::worker

@@ -16,7 +16,7 @@ constexpr int64_t kWarpsPerBlock = kThreads / kWarp;
 constexpr int kMostExperts = 1024;
 constexpr int kMostChosen = 32;
 
-// A warp per row. Keys lie in shared memory; a chosen one becomes -inf.
+// A warp per row. Keys lie in shared memory.
 __global__ void MoeGateKernel(const float* logits, int64_t logits_step, const float* bias,
                               int32_t* index, int64_t index_step, float* weight,
                               int64_t weight_step, int num_experts, int k, float gate_temp,
@@ -29,7 +29,7 @@ __global__ void MoeGateKernel(const float* logits, int64_t logits_step, const fl
   bool finite = true;
   for (int e = lane; e < num_experts; e += kWarp) {
     const float logit = logits[t * logits_step + e];
-    finite = finite && isfinite(logit);
+    finite = finite && isfinite(logit) && bias[e] == bias[e];
     const float x = logit / gate_temp;
     score[e] = sqrtf(x > 20.0f ? x : log1pf(expf(x)));
     key[e] = score[e] + bias[e];
@@ -45,8 +45,9 @@ __global__ void MoeGateKernel(const float* logits, int64_t logits_step, const fl
   for (int j = 0; j < k; ++j) {
     float best_key = -INFINITY;
     int best = num_experts;
+    // A chosen one is NaN from then on, which is below everything.
     for (int e = lane; e < num_experts; e += kWarp) {
-      if (key[e] > best_key) {
+      if (key[e] > best_key || (best == num_experts && key[e] == key[e])) {
         best_key = key[e];
         best = e;
       }
@@ -54,7 +55,8 @@ __global__ void MoeGateKernel(const float* logits, int64_t logits_step, const fl
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
       const float other_key = __shfl_xor_sync(kAllLanes, best_key, offset);
       const int other = __shfl_xor_sync(kAllLanes, best, offset);
-      if (other_key > best_key || (other_key == best_key && other < best)) {
+      const bool better = other_key > best_key || (other_key == best_key && other < best);
+      if (other != num_experts && (best == num_experts || better)) {
         best_key = other_key;
         best = other;
       }
@@ -65,7 +67,7 @@ __global__ void MoeGateKernel(const float* logits, int64_t logits_step, const fl
       chosen_score = score[best];
     }
     __syncwarp();
-    if (lane == 0) key[best] = -INFINITY;
+    if (lane == 0) key[best] = NAN;
     __syncwarp();
   }
   if (lane >= k) return;

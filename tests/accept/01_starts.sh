@@ -96,6 +96,8 @@ for name in pid_namespace cgroup_leaf rdma nvml nccl shared_memory memlock numa 
   flag=--feature-${name//_/-}
   start "$name" "$flag" required
   code=0
+  for _ in $(seq 200); do kill -0 "$server" 2>/dev/null && sleep 0.05; done
+  kill -TERM "$server" 2>/dev/null || true  # it should have refused
   wait "$server" || code=$?
   if [ "$code" -eq 78 ] && grep -q "$name is required (features.$name)" "$work/log"; then
     good=$((good + 1))

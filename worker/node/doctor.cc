@@ -184,8 +184,12 @@ Feature ProbeRunDirectory(const Host& host) {
   const std::string parent = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
   const bool there = ::access(path.c_str(), F_OK) == 0;
   if (::access(there ? path.c_str() : parent.c_str(), W_OK) == 0) return Ok("run_directory", path);
-  return Missing("run_directory", true,
-                 Concat(path, ": ", std::strerror(errno), "; a private directory under /tmp"),
+  const std::string reason = Concat(path, ": ", std::strerror(errno));
+  if (!configured.empty()) {
+    return {"run_directory", FeatureState::kFailed, reason,
+            "give --run-directory a directory that can be written"};
+  }
+  return Missing("run_directory", true, Concat(reason, "; a private directory under /tmp"),
                  "RuntimeDirectory=skein in the unit, or --run-directory");
 }
 
@@ -305,7 +309,8 @@ std::vector<Feature> ExamineHost(const protocol::Config& config, const Containme
   HolderQuery query;
   query.proc_root = options.proc;
   query.device_glob = options.dev + "/nvidia[0-9]*";
-  query.nvml_library = options.nvml_library;
+  // Off: the driver is not asked, and says so.
+  query.nvml_library = config.features.nvml == "off" ? "(off)" : options.nvml_library;
   const HolderReport holders = FindHolders(query);
   const Host host{config, containment, options, holders};
   std::vector<Feature> features;

@@ -109,10 +109,12 @@ TEST_F(DoctorTest, NumaListsItsNodes) {
 
 TEST_F(DoctorTest, RunDirectoryMustBeWritable) {
   EXPECT_EQ(State("run_directory"), FeatureState::kOk);
-  config_.node.run_directory = "/proc/none/run";
+  options_.run_base = "/proc/none/run";
   const Feature missing = Probe("run_directory");
   EXPECT_EQ(missing.state, FeatureState::kDegraded);
   EXPECT_THAT(missing.reason, HasSubstr("/proc/none/run: "));
+  config_.node.run_directory = "/proc/none/mine";
+  EXPECT_EQ(State("run_directory"), FeatureState::kFailed) << "it was asked for by name";
 }
 
 TEST_F(DoctorTest, DescriptorsMustHoldTheConnections) {

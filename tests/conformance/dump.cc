@@ -55,7 +55,7 @@ absl::Status AddOperators(const std::string& backend, Outputs& out) {
     if (!instance.supports(registry, backend).ok()) continue;
     SKEIN_RETURN_IF_ERROR(instance.run(registry, backend, {}));
     for (const kernels::Output& output : instance.outputs) {
-      const std::vector<uint8_t>& bytes = output.buffer->bytes();
+      const kernels::Bytes& bytes = output.buffer->bytes();
       out[absl::StrCat(protocol::ToAbsl(kOperatorPrefix), one.name, ".", output.name)] = {
           bytes.begin(), bytes.end()};
     }

@@ -118,8 +118,8 @@ Instance HcMixCall(const Rows& rows, int hc, int channels) {
   args.stream = call.In(kBf16, {hc, channels}, Draw::kBell);
   TestRandom random(3, 0);
   const int mixes = (2 + hc) * hc;
-  args.fn = call.SharedBy(kF32, {mixes, hc * channels},
-                          [&](int64_t) { return 0.05 * random.Bell(); });
+  args.fn =
+      call.SharedBy(kF32, {mixes, hc * channels}, [&](int64_t) { return 0.05 * random.Bell(); });
   args.base = call.Shared(kF32, {mixes}, Draw::kBell);
   args.scale = call.Shared(kF32, {3}, Draw::kAround1);
   args.pre = call.Out("pre", kF32, {hc}, Tolerance::kF32, 64);
@@ -212,6 +212,35 @@ Instance EngramGateCall(const Rows& rows) {
   return call.Finish<EngramGate>({4, 333, kBf16}, args);
 }
 
+void AddProductCases(std::vector<Case>& cases) {
+  const auto add = [&cases](OpId op, const std::string& name,
+                            const std::function<Instance(const Rows&)>& make) {
+    cases.push_back({op, name, make});
+  };
+  for (const WeightFormat format : {WeightFormat::kE4m3Block, WeightFormat::kE2m1Row32,
+                                    WeightFormat::kBf16, WeightFormat::kF32}) {
+    const bool codes = format == WeightFormat::kE4m3Block || format == WeightFormat::kE2m1Row32;
+    const DType x_dtype = codes ? DType::kE4m3 : kBf16;
+    const std::string name = "format " + std::to_string(static_cast<int>(format));
+    add(OpId::kLinear, name, [=](const Rows& rows) {
+      return LinearCall(rows, format, x_dtype, kBf16, false, 133, 203);
+    });
+    add(OpId::kLinear, name + " wide",
+        [=](const Rows& rows) { return LinearCall(rows, format, x_dtype, kF32, false, 33, 96); });
+    add(OpId::kGroupedLinear, name,
+        [=](const Rows& rows) { return GroupedLinearCall(rows, format, kBf16); });
+  }
+  // Whole units for each eighth of the inputs: where a backend may split k.
+  add(OpId::kLinear, "format 2 long", [](const Rows& rows) {
+    return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 133, 1280);
+  });
+  add(OpId::kLinear, "f32 accumulated", [](const Rows& rows) {
+    return LinearCall(rows, WeightFormat::kBf16, kF32, kF32, true, 65, 64);
+  });
+  add(OpId::kGroupedLinear, "wide",
+      [](const Rows& rows) { return GroupedLinearCall(rows, WeightFormat::kE4m3Block, kF32); });
+}
+
 }  // namespace
 
 void AddDenseCases(std::vector<Case>& cases) {
@@ -239,28 +268,7 @@ void AddDenseCases(std::vector<Case>& cases) {
       [](const Rows& rows) { return FakeQuantCall(rows, CodeFormat::kE2m1E4m3, 16, false); });
   add(OpId::kFakeQuant, "e4m3",
       [](const Rows& rows) { return FakeQuantCall(rows, CodeFormat::kE4m3Ue8m0, 32, true); });
-  for (const WeightFormat format : {WeightFormat::kE4m3Block, WeightFormat::kE2m1Row32,
-                                    WeightFormat::kBf16, WeightFormat::kF32}) {
-    const bool codes = format == WeightFormat::kE4m3Block || format == WeightFormat::kE2m1Row32;
-    const DType x_dtype = codes ? DType::kE4m3 : kBf16;
-    const std::string name = "format " + std::to_string(static_cast<int>(format));
-    add(OpId::kLinear, name, [=](const Rows& rows) {
-      return LinearCall(rows, format, x_dtype, kBf16, false, 133, 203);
-    });
-    add(OpId::kLinear, name + " wide",
-        [=](const Rows& rows) { return LinearCall(rows, format, x_dtype, kF32, false, 33, 96); });
-    add(OpId::kGroupedLinear, name,
-        [=](const Rows& rows) { return GroupedLinearCall(rows, format, kBf16); });
-  }
-  // Whole units for each eighth of the inputs: where a backend may split k.
-  add(OpId::kLinear, "format 2 long", [](const Rows& rows) {
-    return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 133, 1280);
-  });
-  add(OpId::kLinear, "f32 accumulated", [](const Rows& rows) {
-    return LinearCall(rows, WeightFormat::kBf16, kF32, kF32, true, 65, 64);
-  });
-  add(OpId::kGroupedLinear, "wide",
-      [](const Rows& rows) { return GroupedLinearCall(rows, WeightFormat::kE4m3Block, kF32); });
+  AddProductCases(cases);
   add(OpId::kRope, "forward",
       [](const Rows& rows) { return RopeCall(rows, RopeDirection::kForward); });
   add(OpId::kRope, "inverse",

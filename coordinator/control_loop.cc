@@ -344,6 +344,9 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
   }
   steps_.Committed(result, now);
   LearnCapacity();
+  // Before the clients hear of it: whoever saw the last token may ask for the sum.
+  metrics_.engines[result.group.value()].generation_tokens.Increment(
+      static_cast<double>(commit_.tokens.size()));
   for (size_t i = 0; i < commit_.deltas.size(); ++i) {
     // With thousands of requests each is far away in memory: ask for it ahead of its turn.
     if (i + kAhead < commit_.deltas.size()) {
@@ -352,8 +355,6 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
     const scheduler::SequenceDelta& delta = commit_.deltas[i];
     requests_.Deliver(result.group, delta, commit_.TokensOf(delta), now);
   }
-  metrics_.engines[result.group.value()].generation_tokens.Increment(
-      static_cast<double>(commit_.tokens.size()));
 }
 
 void ControlLoop::CommitResults(Context& context) {

@@ -356,15 +356,15 @@ absl::Status Prefill(Bench& bench, const Options& options, const std::string& na
 
 absl::Status Verify(Bench& bench, const Options& options, const Report& report) {
   StepDriver& driver = *bench.driver;
-  driver.Reset();
-  driver.Add(Prompt(options, bench.model->spec().vocab, 300, options.prompt));
-  SKEIN_RETURN_IF_ERROR(driver.Prefill(0, kMaxLength));
   std::vector<Times> times(kMaxQ);
   const std::vector<int32_t> drafts = Prompt(options, bench.model->spec().vocab, 301, kMaxQ);
   // All q in turns, so that a disturbance meets all of them.
   const Clock::time_point begin = Clock::now();
   while (times[0].ms.size() < 9 ||
          std::chrono::duration<double>(Clock::now() - begin).count() < options.seconds * 2) {
+    driver.Reset();
+    driver.Add(Prompt(options, bench.model->spec().vocab, 300, options.prompt));
+    SKEIN_RETURN_IF_ERROR(driver.Prefill(0, kMaxLength));
     for (int q = 1; q <= kMaxQ; ++q) {
       const std::vector<int32_t> some(drafts.begin(), drafts.begin() + q - 1);
       SKEIN_ASSIGN_OR_RETURN(const Times one, Repeat(0, 3, [&] { return driver.Verify(0, some); }));

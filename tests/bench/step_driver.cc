@@ -156,6 +156,10 @@ absl::Status StepDriver::Verify(int number, const std::vector<int32_t>& drafts) 
   step.provided_drafts = drafts;
   const protocol::StepResult result = worker::RunPlan(model_, plan);
   if (result.status != protocol::StepStatus::kOk) return absl::InternalError(result.message);
+  // A step keeps one token at least: no plan goes back to where it began.
+  Sequence& sequence = sequences_[static_cast<size_t>(number)];
+  sequence.tokens.push_back(sequence.tokens.back());
+  ++sequence.computed;
   return absl::OkStatus();
 }
 

@@ -36,7 +36,7 @@ class StepDriver {
   // One greedy token of every sequence in one step; appends them.
   absl::Status Decode();
   // `q` rows of one sequence from its last token on, each with its logits and its choice, as a
-  // verification; the sequence is left as it was. Tokens after the last one are `drafts`.
+  // verification, of which one token is kept. Tokens after the last one are `drafts`.
   absl::Status Verify(int sequence, const std::vector<int32_t>& drafts);
 
   // As Decode without appending, layer by layer, counting.

@@ -130,7 +130,8 @@ TEST_P(RolloutProcessTest, EveryStreamIsWholeAndExact) {
                                  std::to_string(groups), "--rollout-soak", "0.5",
                                  "--rollout-drain-timeout", "0.3"}))
       << server.output();
-  EXPECT_THAT(server.output(), HasSubstr("build=before protocol=1.0"));
+  // The line takes the way through the supervisor; readiness is seen over HTTP.
+  EXPECT_TRUE(server.WaitForOutput("build=before protocol=1.0")) << server.output();
   const ChatAnswer greedy = Ask(server.port(), kStory);
   const ChatAnswer seeded = Ask(server.port(), kSeededStory);
   ASSERT_EQ(greedy.entries.size(), 300u) << greedy.refusal;

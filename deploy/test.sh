@@ -29,7 +29,7 @@ fi
 build_preset dev
 say "Running the tests"
 ctest --preset dev -j2
-gpu_tests=$(ctest --preset dev -N -L gpu | sed -n 's/^ *Test *#[0-9]*: //p')
+gpu_tests=$(ctest --test-dir build/dev -N -L gpu | sed -n 's/^ *Test *#[0-9]*: //p')
 say "Tests that need a GPU, skipped where there is none: ${gpu_tests:-none in this build}"
 
 if [ "$full" = yes ]; then

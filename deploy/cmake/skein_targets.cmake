@@ -26,10 +26,10 @@ function(skein_program name)
   target_link_libraries(${name} PRIVATE skein_options ${A_DEPS})
 endfunction()
 
-# skein_test(NAME SOURCES ... DEPS ... LABEL unit|sim|process|gpu|golden|bench)
-# Tests run from the source root and are found one by one.
+# skein_test(NAME SOURCES ... DEPS ... LABEL unit|sim|process|gpu|golden|bench [SERIAL])
+# Tests run from the source root and are found one by one; with SERIAL none runs beside another.
 function(skein_test name)
-  cmake_parse_arguments(A "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(A "SERIAL" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT A_LABEL)
     set(A_LABEL unit)
   endif()
@@ -39,7 +39,7 @@ function(skein_test name)
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE skein_options ${A_DEPS} GTest::gmock GTest::gtest_main)
   gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT})
+    PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT} RUN_SERIAL ${A_SERIAL})
 endfunction()
 
 # skein_link_test(TARGET): a program that links TARGET alone; a hidden dependency fails here.

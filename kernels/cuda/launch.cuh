@@ -18,6 +18,18 @@ inline unsigned BlocksFor(int64_t count, int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }
 
+// Multiprocessors of the device; grids of blocks that stay may depend on it, results may not.
+inline int Multiprocessors() {
+  static const int count = [] {
+    int device = 0, value = 0;
+    const bool known =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+    return known ? value : 1;
+  }();
+  return count;
+}
+
 inline Sm90Stream& StreamOf(DeviceStream stream) {
   static Sm90Stream none;  // the default stream, without defect words
   return stream.handle == nullptr ? none : *static_cast<Sm90Stream*>(stream.handle);
@@ -30,11 +42,11 @@ inline absl::Status CudaError(OpId op, cudaError_t error) {
                                           cudaGetErrorString(error)));
 }
 
-// Queues `kernel`; nothing for an empty grid.
+// Queues `kernel` in clusters of `cluster` blocks along x; nothing for an empty grid.
 template <typename... Parameters, typename... Arguments>
-absl::Status Launch(OpId op, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
-                    size_t shared_bytes, DeviceStream device_stream,
-                    const Arguments&... arguments) {
+absl::Status LaunchClusters(OpId op, void (*kernel)(Parameters...), dim3 grid, unsigned cluster,
+                            unsigned threads, size_t shared_bytes, DeviceStream device_stream,
+                            const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return absl::OkStatus();
   Sm90Stream& stream = StreamOf(device_stream);
   if (shared_bytes > 48 * 1024) {
@@ -42,11 +54,28 @@ absl::Status Launch(OpId op, void (*kernel)(Parameters...), dim3 grid, unsigned 
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return CudaError(op, error);
   }
-  kernel<<<grid, threads, shared_bytes, static_cast<cudaStream_t>(stream.stream)>>>(
-      static_cast<Parameters>(arguments)...);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {cluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream.stream);
+  config.attrs = &attribute;
+  config.numAttrs = cluster > 1 ? 1 : 0;
+  const cudaError_t error =
+      cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
   ++stream.launches;
-  const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? absl::OkStatus() : CudaError(op, error);
+}
+
+// Queues `kernel`; nothing for an empty grid.
+template <typename... Parameters, typename... Arguments>
+absl::Status Launch(OpId op, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+                    size_t shared_bytes, DeviceStream device_stream,
+                    const Arguments&... arguments) {
+  return LaunchClusters(op, kernel, grid, 1, threads, shared_bytes, device_stream, arguments...);
 }
 
 // The word in which a kernel of `op` reports a defect; null when nobody looks.

@@ -1,12 +1,16 @@
-// Times operators of the Hopper backend on shapes of V4.1, beside the bandwidth of a copy in the
-// same run: one JSON line per case. Weights are random bytes on the device, more of them than the
-// cache holds; medians over events. Prints why it skips without a Hopper GPU.
-//   sm90_bench [--reps N]
+// Times operators of the Hopper backend on shapes of V4.1 and of the kernel targets, beside the
+// bandwidth of a copy in the same run: one JSON line per case. Inputs are random bytes on the
+// device, weights more of them than the cache holds; a time is the median over replays of a graph
+// of calls. Outputs are compared with f64 on the host before timing: a case that fails prints no
+// time, and the program exits with 1. Prints why it skips without a Hopper GPU.
+//   sm90_bench [--reps N] [--case PREFIX] [--commit ID]
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <random>
 #include <string>
@@ -14,6 +18,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/formats.h"
 #include "kernels/kernel_registry.h"
 #include "kernels/ops/gemm.h"
 #include "kernels/sm90/register.h"
@@ -21,8 +26,8 @@
 namespace skein::kernels {
 namespace {
 
-constexpr int kExperts = 384;
-constexpr int kChosen = 6;
+constexpr int kCalls = 20;  // of a graph
+constexpr double kRowError = 0x1p-7;
 
 void Check(cudaError_t error) {
   if (error == cudaSuccess) return;
@@ -68,68 +73,146 @@ T* Upload(const std::vector<T>& values) {
   return data;
 }
 
-// Median time of one call in microseconds, after three that are not counted.
+struct Setting {
+  const KernelRegistry& registry;
+  int reps;
+  std::string prefix;
+  double copy_gbs = 0;
+  bool failed = false;
+};
+
+// The stream of all calls: graphs are captured on it.
+Sm90Stream& Stream() {
+  static Sm90Stream stream = [] {
+    cudaStream_t created;
+    Check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking));
+    Sm90Stream out;
+    out.stream = created;
+    return out;
+  }();
+  return stream;
+}
+
+// Median time of one call in microseconds. Call i of the graph gets i.
 double Time(int reps, const std::function<void(int)>& call) {
+  const auto stream = static_cast<cudaStream_t>(Stream().stream);
+  cudaGraph_t graph;
+  cudaGraphExec_t replay;
+  Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  for (int i = 0; i < kCalls; ++i) call(i);
+  Check(cudaStreamEndCapture(stream, &graph));
+  Check(cudaGraphInstantiate(&replay, graph, 0));
   cudaEvent_t begin, end;
   Check(cudaEventCreate(&begin));
   Check(cudaEventCreate(&end));
   std::vector<float> times;
-  for (int i = -3; i < reps; ++i) {
-    Check(cudaEventRecord(begin));
-    call(i + 3);
-    Check(cudaEventRecord(end));
+  for (int i = -2; i < reps; ++i) {
+    Check(cudaEventRecord(begin, stream));
+    Check(cudaGraphLaunch(replay, stream));
+    Check(cudaEventRecord(end, stream));
     Check(cudaEventSynchronize(end));
     float ms = 0;
     Check(cudaEventElapsedTime(&ms, begin, end));
     if (i >= 0) times.push_back(ms);
   }
+  Check(cudaGraphExecDestroy(replay));
+  Check(cudaGraphDestroy(graph));
   std::nth_element(times.begin(), times.begin() + reps / 2, times.end());
-  return times[static_cast<size_t>(reps / 2)] * 1e3;
-}
-
-struct Setting {
-  const KernelRegistry& registry;
-  double copy_gbs;
-  int reps;
-};
-
-void Print(const Setting& setting, const std::string& name, double us, double bytes) {
-  const double gbs = bytes / us * 1e-3;
-  std::printf(
-      "{\"bench\":\"sm90_bench\",\"case\":\"%s\",\"us_median\":%.2f,\"bytes\":%.0f,"
-      "\"gbs\":%.0f,\"copy_gbs\":%.0f,\"pct_of_copy\":%.1f}\n",
-      name.c_str(), us, bytes, gbs, setting.copy_gbs, 100 * gbs / setting.copy_gbs);
-  std::fflush(stdout);
+  return times[static_cast<size_t>(reps / 2)] * 1e3 / kCalls;
 }
 
 // Bytes read plus bytes written per second by a large copy on the device.
-double CopyBandwidth(int reps) {
-  constexpr size_t kBytes = size_t{2} << 30;
+double CopyBandwidth() {
+  constexpr size_t kBytes = size_t{1} << 30;
   uint8_t* from = Allocate(kBytes);
   uint8_t* to = Allocate(kBytes);
-  const double us =
-      Time(reps, [&](int) { Check(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice)); });
+  const double us = Time(3, [&](int) {
+    Check(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice,
+                          static_cast<cudaStream_t>(Stream().stream)));
+  });
   Check(cudaFree(from));
   Check(cudaFree(to));
   return 2.0 * kBytes / us * 1e-3;
 }
 
-// Assignments of `tokens` tokens to six distinct experts each, by expert.
+bool Wanted(const Setting& setting, const std::string& name) {
+  return name.starts_with(setting.prefix);
+}
+
+// Times a call whose output has an error of `error`, in units of what is allowed.
+void Measure(Setting& setting, const std::string& name, double error, double bytes,
+             const std::function<void(int)>& call) {
+  if (!(error <= kRowError)) {
+    std::fprintf(stderr, "sm90_bench: %s: row error %g\n", name.c_str(), error);
+    setting.failed = true;
+    return;
+  }
+  const double us = Time(setting.reps, call);
+  const double floor = bytes / setting.copy_gbs * 1e-3;
+  std::printf(
+      "{\"bench\":\"sm90_bench\",\"case\":\"%s\",\"us_median\":%.2f,\"bytes\":%.0f,"
+      "\"floor_us\":%.2f,\"pct\":%.1f,\"error\":%.2g,\"tolerance\":%.2g}\n",
+      name.c_str(), us, bytes, floor, 100 * floor / us, error, kRowError);
+  std::fflush(stdout);
+}
+
+// ---- products
+
+constexpr int kSamples = 16;  // output channels that are checked, of some rows
+
+std::vector<uint8_t> Download(const uint8_t* data, size_t bytes) {
+  std::vector<uint8_t> out(bytes);
+  Check(cudaMemcpy(out.data(), data, bytes, cudaMemcpyDeviceToHost));
+  return out;
+}
+
+// Element k of a row of codes with a scale per 32 inputs.
+double Decoded(const std::vector<uint8_t>& codes, const std::vector<uint8_t>& scale, bool packed,
+               size_t k) {
+  const double s = double{DecodeE8m0(scale[k / 32])};
+  if (packed) return s * double{DecodeE2m1(codes[k / 2] >> (k % 2 * 4) & 15)};
+  return s * double{DecodeE4m3(codes[k])};
+}
+
+// One row of an output that is to be checked.
+struct RowCheck {
+  const uint8_t* x;
+  const uint8_t* x_scale;
+  const uint8_t* y;
+};
+
+// Row error of sampled outputs of a product.
+double ProductError(const RowCheck& row, const Weight& w, int n, int k, bool packed) {
+  const auto width = static_cast<size_t>(k);
+  const size_t bytes = packed ? width / 2 : width;
+  const std::vector<uint8_t> x = Download(row.x, width);
+  const std::vector<uint8_t> x_scale = Download(row.x_scale, width / 32);
+  double worst = 0, largest = 0;
+  for (int i = 0; i < kSamples; ++i) {
+    const auto channel = static_cast<size_t>((i * 2654435761u + 17u) % static_cast<unsigned>(n));
+    const auto* codes = w.codes.as<uint8_t>() + channel * bytes;
+    const auto* scales = w.scale.as<uint8_t>() + (packed ? channel : channel / 32) * (width / 32);
+    const std::vector<uint8_t> row_codes = Download(codes, bytes);
+    const std::vector<uint8_t> row_scale = Download(scales, width / 32);
+    double sum = 0;
+    for (size_t at = 0; at < width; ++at) {
+      sum += Decoded(x, x_scale, false, at) * Decoded(row_codes, row_scale, packed, at);
+    }
+    const std::vector<uint8_t> y = Download(row.y + channel * 2, 2);
+    const double got = double{DecodeBf16(static_cast<uint16_t>(y[0] | y[1] << 8))};
+    worst = got == got ? std::max(worst, std::fabs(got - sum)) : HUGE_VAL;
+    largest = std::max(largest, std::fabs(sum));
+  }
+  return worst / largest;
+}
+
+// Assignments of tokens to experts, by expert.
 struct Routing {
   std::vector<int32_t> offset, source;
   int touched = 0;
 };
 
-Routing Route(int tokens) {
-  std::mt19937 random(static_cast<unsigned>(tokens));
-  std::vector<std::vector<int32_t>> rows(kExperts);
-  for (int t = 0; t < tokens; ++t) {
-    std::vector<int> all(kExperts);
-    for (int e = 0; e < kExperts; ++e) all[static_cast<size_t>(e)] = e;
-    std::shuffle(all.begin(), all.end(), random);
-    for (int j = 0; j < kChosen; ++j)
-      rows[static_cast<size_t>(all[static_cast<size_t>(j)])].push_back(t);
-  }
+Routing Layout(const std::vector<std::vector<int32_t>>& rows) {
   Routing out;
   for (const std::vector<int32_t>& expert : rows) {
     out.offset.push_back(static_cast<int32_t>(out.source.size()));
@@ -140,53 +223,112 @@ Routing Route(int tokens) {
   return out;
 }
 
-void BenchExperts(const Setting& setting, int n, int k, WeightFormat format) {
-  const bool packed = format == WeightFormat::kE2m1Row32;
-  const size_t code_bytes = static_cast<size_t>(n) * static_cast<size_t>(packed ? k / 2 : k);
-  const int64_t scale_rows = packed ? n : n / 32;
-  const size_t scale_bytes = static_cast<size_t>(scale_rows) * static_cast<size_t>(k / 32);
-  uint8_t* codes = RandomBytes(code_bytes * kExperts);
-  uint8_t* scales = RandomBytes(scale_bytes * kExperts, 117);
-  std::vector<Weight> weights;
-  for (size_t e = 0; e < kExperts; ++e) {
-    weights.push_back({MakeView(codes + e * code_bytes, packed ? DType::kE2m1x2 : DType::kE4m3,
-                                {n, packed ? k / 2 : k}),
-                       MakeView(scales + e * scale_bytes, DType::kE8m0, {scale_rows, k / 32})});
+// Each token goes to `chosen` distinct experts.
+Routing Route(int experts, int tokens, int chosen) {
+  std::mt19937 random(static_cast<unsigned>(tokens));
+  std::vector<std::vector<int32_t>> rows(static_cast<size_t>(experts));
+  std::vector<size_t> all(rows.size());
+  for (size_t e = 0; e < all.size(); ++e) all[e] = e;
+  for (int t = 0; t < tokens; ++t) {
+    std::shuffle(all.begin(), all.end(), random);
+    for (size_t j = 0; j < static_cast<size_t>(chosen); ++j) rows[all[j]].push_back(t);
   }
-  const auto* variant = setting.registry.Find<ExpertLinear>("sm90");
-  for (const int tokens : {1, 4, 16, 64, 256, 1024}) {
-    const Routing routing = Route(tokens);
-    const auto rows = static_cast<int64_t>(routing.source.size());
-    ExpertLinear::Args args;
-    args.expert_offset = MakeView(Upload(routing.offset), DType::kI32, {kExperts + 1});
-    args.source_row = MakeView(Upload(routing.source), DType::kI32, {rows});
-    args.x = MakeView(RandomBytes(static_cast<size_t>(tokens * k)), DType::kE4m3, {tokens, k});
-    args.x_scale = MakeView(RandomBytes(static_cast<size_t>(tokens * k / 32), 117), DType::kE8m0,
-                            {tokens, k / 32});
-    args.w = weights;
-    args.y = MakeView(Allocate(static_cast<size_t>(rows * n) * 2), DType::kBf16, {rows, n});
-    const ExpertLinear::Problem problem{
-        kExperts, n, k, format, 32, DType::kE4m3, DType::kBf16, static_cast<int>(rows)};
-    Check(variant->supports(problem));
-    const double us = Time(setting.reps, [&](int) { Check(variant->run(problem, args, {}, {})); });
-    const double bytes = routing.touched * static_cast<double>(code_bytes + scale_bytes);
-    Print(setting,
-          std::string(packed ? "experts_fp4_" : "experts_fp8_") + std::to_string(n) + "x" +
-              std::to_string(k) + "_t" + std::to_string(tokens),
-          us, bytes);
-  }
-  Check(cudaFree(codes));
-  Check(cudaFree(scales));
+  return Layout(rows);
 }
 
-void BenchLinear(const Setting& setting, int n, int k) {
+struct Experts {
+  int count, n, k;
+  uint8_t* codes;
+  uint8_t* scales;
+  std::vector<Weight> weights;
+};
+
+Experts MakeExperts(int count, int n, int k) {
+  Experts out{count, n, k, nullptr, nullptr, {}};
+  const auto elements = static_cast<size_t>(n) * static_cast<size_t>(k);
+  out.codes = RandomBytes(elements / 2 * static_cast<size_t>(count));
+  out.scales = RandomBytes(elements / 32 * static_cast<size_t>(count), 117);
+  for (size_t e = 0; e < static_cast<size_t>(count); ++e) {
+    out.weights.push_back({MakeView(out.codes + e * (elements / 2), DType::kE2m1x2, {n, k / 2}),
+                           MakeView(out.scales + e * (elements / 32), DType::kE8m0, {n, k / 32})});
+  }
+  return out;
+}
+
+void BenchExperts(Setting& setting, const std::string& name, const Experts& experts, int tokens,
+                  const Routing& routing) {
+  if (!Wanted(setting, name)) return;
+  const int n = experts.n, k = experts.k;
+  const auto rows = static_cast<int64_t>(routing.source.size());
+  ExpertLinear::Args args;
+  args.expert_offset = MakeView(Upload(routing.offset), DType::kI32, {experts.count + 1});
+  args.source_row = MakeView(Upload(routing.source), DType::kI32, {rows});
+  args.x = MakeView(RandomBytes(static_cast<size_t>(tokens * k)), DType::kE4m3, {tokens, k});
+  args.x_scale = MakeView(RandomBytes(static_cast<size_t>(tokens * k / 32), 117), DType::kE8m0,
+                          {tokens, k / 32});
+  args.w = experts.weights;
+  args.y = MakeView(Allocate(static_cast<size_t>(rows * n) * 2), DType::kBf16, {rows, n});
+  const WeightFormat format = WeightFormat::kE2m1Row32;
+  const ExpertLinear::Problem problem{
+      experts.count, n, k, format, 32, DType::kE4m3, DType::kBf16, static_cast<int>(rows)};
+  const auto* variant = setting.registry.Find<ExpertLinear>("sm90");
+  Check(variant->supports(problem));
+  const auto call = [&](int) { Check(variant->run(problem, args, {}, {&Stream()})); };
+  Check(cudaMemset(args.y.data, 0xFF, static_cast<size_t>(rows * n) * 2));
+  call(0);
+  Check(cudaDeviceSynchronize());
+  double error = 0;
+  for (int sample = 0; sample < 4; ++sample) {
+    const auto i = static_cast<size_t>((rows - 1) * sample / 3);
+    size_t e = 0;
+    while (routing.offset[e + 1] <= static_cast<int32_t>(i)) ++e;
+    const auto source = static_cast<size_t>(routing.source[i]) * static_cast<size_t>(k);
+    const RowCheck row{args.x.as<uint8_t>() + source, args.x_scale.as<uint8_t>() + source / 32,
+                       args.y.as<uint8_t>() + i * static_cast<size_t>(n) * 2};
+    error = std::max(error, ProductError(row, experts.weights[e], n, k, true));
+  }
+  const double weight = static_cast<double>(n) * k * 17 / 32;
+  Measure(setting, name, error, routing.touched * weight, call);
+}
+
+void BenchRouted(Setting& setting, int n, int k) {
+  const std::string shape = std::to_string(n) + "x" + std::to_string(k);
+  if (!Wanted(setting, "experts_fp4_" + shape)) return;
+  constexpr int kExperts = 384;
+  const Experts experts = MakeExperts(kExperts, n, k);
+  for (const int tokens : {1, 4, 16, 64, 256, 1024}) {
+    BenchExperts(setting, "experts_fp4_" + shape + "_t" + std::to_string(tokens), experts, tokens,
+                 Route(kExperts, tokens, 6));
+  }
+  Check(cudaFree(experts.codes));
+  Check(cudaFree(experts.scales));
+}
+
+// The same number of rows for each of few experts.
+void BenchEven(Setting& setting, int count, int n, int k) {
+  const Experts experts = MakeExperts(count, n, k);
+  for (const int rows : {1, 8, 16, 32, 96}) {
+    std::vector<std::vector<int32_t>> all(static_cast<size_t>(count));
+    for (int t = 0; t < count * rows; ++t) all[static_cast<size_t>(t % count)].push_back(t);
+    BenchExperts(setting,
+                 "grouped_fp4_" + std::to_string(count) + "x" + std::to_string(n) + "x" +
+                     std::to_string(k) + "_m" + std::to_string(rows),
+                 experts, count * rows, Layout(all));
+  }
+  Check(cudaFree(experts.codes));
+  Check(cudaFree(experts.scales));
+}
+
+void BenchLinear(Setting& setting, int n, int k) {
+  const std::string shape = "linear_fp8_" + std::to_string(n) + "x" + std::to_string(k);
+  if (!Wanted(setting, shape)) return;
   // Copies of the weight that together exceed the cache.
   const size_t code_bytes = static_cast<size_t>(n) * static_cast<size_t>(k);
-  const int copies = std::max<int>(1, static_cast<int>((size_t{256} << 20) / code_bytes));
-  uint8_t* codes = RandomBytes(code_bytes * static_cast<size_t>(copies));
-  uint8_t* scales = RandomBytes(code_bytes / 1024 * static_cast<size_t>(copies), 117);
+  const size_t copies = std::max<size_t>(4, (size_t{256} << 20) / code_bytes);
+  uint8_t* codes = RandomBytes(code_bytes * copies);
+  uint8_t* scales = RandomBytes(code_bytes / 1024 * copies, 117);
   const auto* variant = setting.registry.Find<Linear>("sm90");
-  for (const int tokens : {1, 16, 64}) {
+  for (const int tokens : {1, 8, 16, 32, 64}) {
     Linear::Args args;
     args.x = MakeView(RandomBytes(static_cast<size_t>(tokens * k)), DType::kE4m3, {tokens, k});
     args.x_scale = MakeView(RandomBytes(static_cast<size_t>(tokens * k / 32), 117), DType::kE8m0,
@@ -195,28 +337,38 @@ void BenchLinear(const Setting& setting, int n, int k) {
     const Linear::Problem problem{
         n, k, WeightFormat::kE4m3Block, 32, DType::kE4m3, DType::kBf16, false, tokens};
     Check(variant->supports(problem));
-    const double us = Time(setting.reps, [&](int i) {
-      const auto copy = static_cast<size_t>(i % copies);
+    const auto call = [&](int i) {
+      const size_t copy = static_cast<size_t>(i) % copies;
       args.w.codes = MakeView(codes + copy * code_bytes, DType::kE4m3, {n, k});
       args.w.scale = MakeView(scales + copy * (code_bytes / 1024), DType::kE8m0, {n / 32, k / 32});
-      Check(variant->run(problem, args, {}, {}));
-    });
-    Print(
-        setting,
-        "linear_fp8_" + std::to_string(n) + "x" + std::to_string(k) + "_t" + std::to_string(tokens),
-        us, static_cast<double>(code_bytes) * (1 + 1.0 / 1024));
+      Check(variant->run(problem, args, {}, {&Stream()}));
+    };
+    Check(cudaMemset(args.y.data, 0xFF, static_cast<size_t>(tokens * n) * 2));
+    call(0);
+    Check(cudaDeviceSynchronize());
+    const auto last = static_cast<size_t>(tokens - 1);
+    const RowCheck row{args.x.as<uint8_t>() + last * static_cast<size_t>(k),
+                       args.x_scale.as<uint8_t>() + last * static_cast<size_t>(k / 32),
+                       args.y.as<uint8_t>() + last * static_cast<size_t>(n) * 2};
+    const double error = ProductError(row, args.w, n, k, false);
+    Measure(setting, shape + "_t" + std::to_string(tokens), error,
+            static_cast<double>(code_bytes) * (1 + 1.0 / 1024), call);
   }
   Check(cudaFree(codes));
   Check(cudaFree(scales));
 }
 
 int Main(int argc, char** argv) {
-  int reps = 30;
-  if (argc == 3 && std::strcmp(argv[1], "--reps") == 0) {
-    reps = std::max(1, static_cast<int>(std::strtol(argv[2], nullptr, 10)));
-  } else if (argc != 1) {
-    std::fprintf(stderr, "usage: sm90_bench [--reps N]\n");
-    return 64;
+  int reps = 15;
+  std::string prefix, commit;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--reps") == 0) {
+      reps = std::max(1, static_cast<int>(std::strtol(argv[i + 1], nullptr, 10)));
+    } else if (std::strcmp(argv[i], "--case") == 0) {
+      prefix = argv[i + 1];
+    } else if (std::strcmp(argv[i], "--commit") == 0) {
+      commit = argv[i + 1];
+    }
   }
   int devices = 0;
   cudaDeviceProp properties{};
@@ -227,16 +379,24 @@ int Main(int argc, char** argv) {
   }
   KernelRegistry registry;
   Check(RegisterSm90Kernels(registry));
-  const Setting setting{registry, CopyBandwidth(10), reps};
-  std::printf("{\"bench\":\"sm90_bench\",\"device\":\"%s\",\"copy_gbs\":%.0f}\n", properties.name,
-              setting.copy_gbs);
-  BenchExperts(setting, 2304, 5120, WeightFormat::kE2m1Row32);
-  BenchExperts(setting, 5120, 2304, WeightFormat::kE2m1Row32);
+  Setting setting{registry, reps, prefix};
+  setting.copy_gbs = CopyBandwidth();
+  char date[16] = {};
+  const std::time_t now = std::time(nullptr);
+  std::strftime(date, sizeof(date), "%Y-%m-%d", std::gmtime(&now));
+  std::printf(
+      "{\"bench\":\"sm90_bench\",\"device\":\"%s\",\"date\":\"%s\",\"commit\":\"%s\","
+      "\"copy_gbs\":%.0f,\"reps\":%d}\n",
+      properties.name, date, commit.c_str(), setting.copy_gbs, reps);
+  BenchEven(setting, 32, 4096, 4096);
+  BenchRouted(setting, 2304, 5120);
+  BenchRouted(setting, 5120, 2304);
   for (const auto& [n, k] :
-       {std::pair{1280, 5120}, std::pair{32768, 1280}, std::pair{5120, 8192}}) {
+       {std::pair{32768, 1024}, std::pair{4096, 8192}, std::pair{1024, 4096}, std::pair{1280, 5120},
+        std::pair{32768, 1280}, std::pair{5120, 8192}}) {
     BenchLinear(setting, n, k);
   }
-  return 0;
+  return setting.failed ? 1 : 0;
 }
 
 }  // namespace

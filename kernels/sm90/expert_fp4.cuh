@@ -1,18 +1,19 @@
 // Products of routed experts with e2m1 weights and e4m3 activations, both scaled per 32 inputs: for
 // up to 32 rows of an expert the time is that of reading its weights once.
 // A block owns 128 output channels of one expert and all inputs, in slices of 256 that arrive in
-// shared memory four slices ahead; blocks stay and take the next expert's channels, so that the
-// copies never stop. Codes become e5m2 by moving bits (2^-14 too small, exact), are the A operand
-// of warpgroup products from registers, and each product is one group of 32 inputs from zero: its
-// sum times both scales is added in f32 (catalogue 13.3 K1'). The order of an output's sum is that
-// of its inputs. Weight scales of byte 0 count as zero; byte 255 gives infinities or NaN.
-// Device code.
+// shared memory up to four slices ahead; blocks stay and take the next expert's channels, so that
+// the copies never stop. One warp copies weights, three bring activations, eight multiply. Codes
+// become e5m2 by moving bits (2^-14 too small, exact), are the A operand of warpgroup products from
+// registers, and each product is one group of 32 inputs from zero: its sum times both scales is
+// added in f32 (catalogue 13.3 K1'). The order of an output's sum is that of its inputs. Weight
+// scales of byte 0 count as zero; byte 255 gives infinities or NaN. Device code.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/select.cuh"
 #include "kernels/formats.h"
+#include "kernels/sm90/arrival.cuh"
 #include "kernels/sm90/async_copy.cuh"
 #include "kernels/sm90/wgmma.cuh"
 
@@ -22,7 +23,9 @@ inline constexpr int kGroup = 32;   // inputs under one scale: 16 bytes of codes
 inline constexpr int kSlice = 256;  // inputs of a stage
 inline constexpr int kGroups = kSlice / kGroup;
 inline constexpr int kBlockRows = 128;  // output channels of a block, 16 of a warp
-inline constexpr int kThreads = 256;
+inline constexpr int kMultiplyWarps = 8;
+inline constexpr int kRowWarps = 3;  // that bring activations, beside one that copies weights
+inline constexpr int kThreads = (kMultiplyWarps + 1 + kRowWarps) * 32;
 inline constexpr int kStages = 4;
 inline constexpr int kMostRows = 32;  // rows of an expert at a time
 inline constexpr int kMostExperts = 512;
@@ -37,6 +40,7 @@ struct Stage {
 
 struct Shared {
   Stage stage[kStages];
+  uint64_t full[kStages], empty[kStages];
   int2 rows[kMostExperts];  // of the experts that have any: first, end
   uint16_t expert[kMostExperts];
   unsigned counts[cuda::kWarp];
@@ -63,16 +67,15 @@ struct Parameters {
   bool x_aligned;  // rows of x begin at multiples of 16 bytes
 };
 
-// Where a block is: a slice of inputs of up to 32 rows of an expert, for a block of channels.
+// Where a warp is: up to 32 rows of an expert, for a block of channels.
 struct Cursor {
-  int item, slice, n0, begin, end, live;
+  int item, n0, begin, end, live;
 };
 
 struct Work {
   int items, blocks, slices;
 
   __device__ void Open(Cursor& at, const Shared& shared) const {
-    at.slice = 0;
     if (at.item >= items) return;
     at.live = at.item / blocks;
     at.n0 = (at.item - at.live * blocks) * kBlockRows;
@@ -80,16 +83,12 @@ struct Work {
     at.begin = rows.x;
     at.end = rows.y;
   }
-  // The next slice; true if it belongs to other rows or channels.
-  __device__ bool Advance(Cursor& at, const Shared& shared) const {
-    if (++at.slice < slices) return false;
-    at.slice = 0;
+  // The next rows or channels.
+  __device__ void Advance(Cursor& at, const Shared& shared) const {
     at.begin += kMostRows;
-    if (at.begin >= at.end) {
-      at.item += static_cast<int>(gridDim.x);
-      Open(at, shared);
-    }
-    return true;
+    if (at.begin < at.end) return;
+    at.item += static_cast<int>(gridDim.x);
+    Open(at, shared);
   }
 };
 
@@ -111,72 +110,63 @@ __device__ inline int FindLive(const Parameters& p, Shared& shared) {
   return static_cast<int>(live);
 }
 
-// A thread's part of a stage: codes and scales of weights, which are copied aside, and one group of
-// one row of x, which passes through registers because its bytes change places.
-class Loader {
- public:
-  __device__ Loader(const Parameters& p, const ExpertTable& table, Shared& shared)
-      : p_(p), table_(table), shared_(shared) {}
-
-  // Row of x of this thread from the cursor's tile on; long before it is used.
-  __device__ void OpenRow(const Cursor& at) {
-    const int t = at.begin + Row();
-    row_ = t < at.end ? (p_.source_row == nullptr ? t : p_.source_row[t]) : -1;
-  }
-  __device__ void Weights(const Cursor& at, int stage) const {
-    const int expert = shared_.expert[at.live];
-    const int thread = static_cast<int>(threadIdx.x);
-    const int piece = thread % 8;
-    const int left = p_.k / kGroup - at.slice * kGroups;
-    const uint8_t* codes = table_.codes[expert] + at.slice * (kSlice / 2) + piece * 16;
-    const uint32_t to = SharedAddress(shared_.stage[stage].codes);
-#pragma unroll
-    for (int i = 0; i < kBlockRows * 8 / kThreads; ++i) {
-      const int row = thread / 8 + i * (kThreads / 8);
-      // Channels beyond the last are computed from it and not stored.
-      const int64_t n = min(at.n0 + row, p_.n - 1);
-      if (piece < left) {
-        CopyAsync16(to + static_cast<uint32_t>(row * (kSlice / 2) + (piece ^ row % 8) * 16),
-                    codes + n * p_.codes_step);
+// The warp that copies weights.
+__device__ inline void CopyWeights(const Parameters& p, const ExpertTable& table, const Work& work,
+                                   Shared& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
+  const int piece = lane % 8;
+  const int scale_word = lane % 2;
+  const int groups = p.k / kGroup;
+  const auto codes_jump = static_cast<int>(4 * p.codes_step);
+  const auto scale_jump = static_cast<int>(16 * p.scale_step);
+  Cursor at = {};
+  at.item = static_cast<int>(blockIdx.x);
+  work.Open(at, shared);
+  Ring<kStages> ring;
+  while (at.item < work.items) {
+    const int expert = shared.expert[at.live];
+    const uint8_t* codes =
+        table.codes[expert] + (at.n0 + lane / 8) * p.codes_step + int64_t{piece} * 16;
+    const uint8_t* scale =
+        table.scale[expert] + (at.n0 + lane / 2) * p.scale_step + int64_t{scale_word} * 4;
+    // Channels beyond the last stay what they were: their sums are not stored.
+    const int rows = min(kBlockRows, p.n - at.n0);
+    for (int slice = 0; slice < work.slices; ++slice) {
+      WaitForPhase(SharedAddress(&shared.empty[ring.stage]), ring.parity ^ 1);
+      Stage& stage = shared.stage[ring.stage];
+      const uint32_t to = SharedAddress(stage.codes[lane / 8]);
+      const uint32_t even = to + static_cast<uint32_t>((piece ^ lane / 8) * 16);
+      const uint32_t odd = to + static_cast<uint32_t>((piece ^ (lane / 8 + 4)) * 16);
+      const int left = groups - slice * kGroups;
+      const uint8_t* from = codes + slice * (kSlice / 2);
+#pragma unroll 4
+      for (int i = 0; i < kBlockRows / 4; ++i) {
+        if (i * 4 + lane / 8 < rows && piece < left) {
+          CopyAsync16((i % 2 == 0 ? even : odd) + static_cast<uint32_t>(i * 4 * (kSlice / 2)),
+                      from);
+        }
+        from += codes_jump;
       }
+      const uint8_t* scale_from = scale + slice * kGroups;
+#pragma unroll
+      for (int i = 0; i < kBlockRows / 16; ++i) {
+        if (i * 16 + lane / 2 < rows && scale_word * 4 < left) {
+          CopyAsync4(SharedAddress(&stage.scale[i * 16 + lane / 2][scale_word]), scale_from);
+        }
+        scale_from += scale_jump;
+      }
+      ArriveWithCopies(SharedAddress(&shared.full[ring.stage]));
+      ring.Advance();
     }
-    const int row = thread / 2;
-    if (thread % 2 * 4 < left) {
-      const int64_t n = min(at.n0 + row, p_.n - 1);
-      CopyAsync4(SharedAddress(&shared_.stage[stage].scale[row][thread % 2]),
-                 table_.scale[expert] + n * p_.scale_step + at.slice * kGroups + thread % 2 * 4);
-    }
+    work.Advance(at, shared);
   }
-  __device__ void FetchRow(const Cursor& at) {
-    const int group = at.slice * kGroups + Group();
-    there_ = row_ >= 0 && group * kGroup < p_.k;
-    if (!there_) return;
-    const uint8_t* from = p_.x + row_ * p_.x_step + int64_t{group} * kGroup;
-    scale_ = p_.x_scale[row_ * p_.x_scale_step + group];
-    if (p_.x_aligned) {
-      low_ = *reinterpret_cast<const uint4*>(from);
-      high_ = *reinterpret_cast<const uint4*>(from + 16);
-    } else {
-      low_ = Gather(from);
-      high_ = Gather(from + 16);
-    }
-  }
-  // Rows that do not exist stay what they were: their sums are not stored.
-  __device__ void StoreRow(int stage) const {
-    if (!there_) return;
-    Stage& to = shared_.stage[stage];
-    *reinterpret_cast<uint4*>(to.x[Group()][0][Row()]) = {
-        __byte_perm(low_.x, low_.y, 0x6420), __byte_perm(low_.z, low_.w, 0x6420),
-        __byte_perm(high_.x, high_.y, 0x6420), __byte_perm(high_.z, high_.w, 0x6420)};
-    *reinterpret_cast<uint4*>(to.x[Group()][1][Row()]) = {
-        __byte_perm(low_.x, low_.y, 0x7531), __byte_perm(low_.z, low_.w, 0x7531),
-        __byte_perm(high_.x, high_.y, 0x7531), __byte_perm(high_.z, high_.w, 0x7531)};
-    to.x_scale[Group()][Row()] = DecodeE8m0(static_cast<uint8_t>(scale_));
-  }
+}
 
- private:
-  __device__ static int Row() { return static_cast<int>(threadIdx.x) % kMostRows; }
-  __device__ static int Group() { return static_cast<int>(threadIdx.x) / kMostRows; }
+// One group of one row of x on its way to a stage: its bytes change places.
+struct RowPiece {
+  uint4 low, high;
+  uint32_t scale;
+
   __device__ static uint4 Gather(const uint8_t* from) {
     uint32_t word[4];
 #pragma unroll
@@ -186,15 +176,61 @@ class Loader {
     }
     return {word[0], word[1], word[2], word[3]};
   }
-
-  const Parameters& p_;
-  const ExpertTable& table_;
-  Shared& shared_;
-  int64_t row_ = -1;
-  bool there_ = false;
-  uint32_t scale_ = 0;
-  uint4 low_ = {}, high_ = {};
+  __device__ void Fetch(const uint8_t* from, const uint8_t* scale_from, bool aligned) {
+    scale = *scale_from;
+    low = aligned ? *reinterpret_cast<const uint4*>(from) : Gather(from);
+    high = aligned ? *reinterpret_cast<const uint4*>(from + 16) : Gather(from + 16);
+  }
+  __device__ void Store(Stage& to, int group, int row) const {
+    *reinterpret_cast<uint4*>(to.x[group][0][row]) = {
+        __byte_perm(low.x, low.y, 0x6420), __byte_perm(low.z, low.w, 0x6420),
+        __byte_perm(high.x, high.y, 0x6420), __byte_perm(high.z, high.w, 0x6420)};
+    *reinterpret_cast<uint4*>(to.x[group][1][row]) = {
+        __byte_perm(low.x, low.y, 0x7531), __byte_perm(low.z, low.w, 0x7531),
+        __byte_perm(high.x, high.y, 0x7531), __byte_perm(high.z, high.w, 0x7531)};
+    to.x_scale[group][row] = DecodeE8m0(static_cast<uint8_t>(scale));
+  }
 };
+
+// A warp that brings activations: a lane per row, every third group. Rows that do not exist stay
+// what they were: their sums are not stored.
+__device__ inline void BringRows(const Parameters& p, const Work& work, Shared& shared, int warp) {
+  constexpr int kPieces = (kGroups + kRowWarps - 1) / kRowWarps;
+  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
+  Cursor at = {};
+  at.item = static_cast<int>(blockIdx.x);
+  work.Open(at, shared);
+  Ring<kStages> ring;
+  while (at.item < work.items) {
+    const int t = at.begin + lane;
+    const bool there = t < at.end;
+    const int64_t row = !there ? 0 : p.source_row == nullptr ? t : p.source_row[t];
+    const uint8_t* x = p.x + row * p.x_step;
+    const uint8_t* x_scale = p.x_scale + row * p.x_scale_step;
+    for (int slice = 0; slice < work.slices; ++slice) {
+      RowPiece piece[kPieces];
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const int inside = warp + i * kRowWarps;
+        const int group = slice * kGroups + inside;
+        if (there && inside < kGroups && group * kGroup < p.k) {
+          piece[i].Fetch(x + int64_t{group} * kGroup, x_scale + group, p.x_aligned);
+        }
+      }
+      WaitForPhase(SharedAddress(&shared.empty[ring.stage]), ring.parity ^ 1);
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const int inside = warp + i * kRowWarps;
+        if (there && inside < kGroups) piece[i].Store(shared.stage[ring.stage], inside, lane);
+      }
+      FenceForProducts();
+      __syncwarp();
+      if (lane == 0) Arrive(SharedAddress(&shared.full[ring.stage]));
+      ring.Advance();
+    }
+    work.Advance(at, shared);
+  }
+}
 
 // Eight codes as two registers of e5m2: the even ones and the odd ones.
 __device__ inline void Spread(uint32_t word, uint32_t& even, uint32_t& odd) {
@@ -282,59 +318,61 @@ __device__ inline void StoreTile(const Parameters& p, const Cursor& at,
   }
 }
 
+// The warps that multiply.
+__device__ inline void Multiply(const Parameters& p, const Work& work, Shared& shared) {
+  float sum[kMostRows / 2] = {};
+  Cursor at = {};
+  at.item = static_cast<int>(blockIdx.x);
+  work.Open(at, shared);
+  Ring<kStages> ring;
+  while (at.item < work.items) {
+    const int rows = at.end - at.begin;
+    for (int slice = 0; slice < work.slices; ++slice) {
+      WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
+      const Stage& stage = shared.stage[ring.stage];
+      const int groups = min(kGroups, p.k / kGroup - slice * kGroups);
+      if (rows <= 8) {
+        AddStage<1>(stage, groups, sum);
+      } else if (rows <= 16) {
+        AddStage<2>(stage, groups, sum);
+      } else {
+        AddStage<4>(stage, groups, sum);
+      }
+      if (threadIdx.x % cuda::kWarp == 0) Arrive(SharedAddress(&shared.empty[ring.stage]));
+      ring.Advance();
+    }
+    StoreTile(p, at, sum);
+    work.Advance(at, shared);
+  }
+}
+
 __global__ void __launch_bounds__(kThreads, 2)
     ExpertFp4Kernel(const __grid_constant__ ExpertTable table,
                     const __grid_constant__ Parameters p) {
   extern __shared__ __align__(128) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      InitArrivals(SharedAddress(&shared.full[i]), cuda::kWarp + kRowWarps);
+      InitArrivals(SharedAddress(&shared.empty[i]), kMultiplyWarps);
+    }
+    FenceForProducts();
+  }
   Work work;
   work.blocks = (p.n + kBlockRows - 1) / kBlockRows;
   work.slices = (p.k + kSlice - 1) / kSlice;
-  work.items = FindLive(p, shared) * work.blocks;
-  Cursor load = {};
-  load.item = static_cast<int>(blockIdx.x);
-  work.Open(load, shared);
-  Cursor at = load;
-  Loader loader(p, table, shared);
-  const auto advance = [&] {
-    if (work.Advance(load, shared) && load.item < work.items) loader.OpenRow(load);
-  };
-  if (load.item < work.items) loader.OpenRow(load);
-  for (int stage = 0; stage < kStages - 1; ++stage) {
-    if (load.item < work.items) {
-      loader.Weights(load, stage);
-      loader.FetchRow(load);
-      loader.StoreRow(stage);
-      advance();
-    }
-    CommitCopies();
-  }
-  float sum[kMostRows / 2] = {};
-  for (unsigned step = 0; at.item < work.items; ++step) {
-    WaitForCopies<kStages - 2>();
-    FenceForProducts();
-    __syncthreads();
-    const int next = static_cast<int>((step + kStages - 1) % kStages);
-    const bool more = load.item < work.items;
-    if (more) {
-      loader.Weights(load, next);
-      loader.FetchRow(load);
-      advance();
-    }
-    CommitCopies();
-    const Stage& stage = shared.stage[step % kStages];
-    const int groups = min(kGroups, p.k / kGroup - at.slice * kGroups);
-    const int rows = at.end - at.begin;
-    if (rows <= 8) {
-      AddStage<1>(stage, groups, sum);
-    } else if (rows <= 16) {
-      AddStage<2>(stage, groups, sum);
+  work.items = FindLive(p, shared) * work.blocks;  // ends with a barrier
+  const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp;
+  if (warp < kMultiplyWarps) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 96;");
+    Multiply(p, work, shared);
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
+    if (warp == kMultiplyWarps) {
+      CopyWeights(p, table, work, shared);
     } else {
-      AddStage<4>(stage, groups, sum);
+      BringRows(p, work, shared, warp - kMultiplyWarps - 1);
     }
-    if (more) loader.StoreRow(next);
-    if (at.slice + 1 == work.slices) StoreTile(p, at, sum);
-    work.Advance(at, shared);
   }
 }
 

@@ -1,15 +1,16 @@
 // Products of few rows with e4m3 weights and activations, both scaled per 32 inputs: the time is
 // that of reading the weights once.
-// A block owns 64 output channels and a part of the inputs, up to eight blocks of a cluster share
-// the rest; codes of both sides go to shared memory as they are and are the operands of warpgroup
-// products, each one unit of 32 inputs from zero, whose sum times both scales is added in f32
-// (catalogue 13.3 K1). The parts of a cluster are added in order. How inputs are divided depends on
-// N and K alone, and so does the order of a sum. Device code.
+// A block owns 128 output channels and a part of the inputs, up to eight blocks of a cluster share
+// the rest. Four warps copy codes of both sides to shared memory as they are; eight multiply: codes
+// are the operands of warpgroup products, each one unit of 32 inputs from zero, whose sum times
+// both scales is added in f32 (catalogue 13.3 K1). The parts of a cluster are added in order. How
+// inputs are divided depends on N and K alone, and so does the order of a sum. Device code.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/formats.h"
+#include "kernels/sm90/arrival.cuh"
 #include "kernels/sm90/async_copy.cuh"
 #include "kernels/sm90/cluster.cuh"
 #include "kernels/sm90/wgmma.cuh"
@@ -21,16 +22,16 @@ inline constexpr int kLine = 128;   // inputs of a swizzled row
 inline constexpr int kSlice = 256;  // inputs of a stage
 inline constexpr int kUnits = kSlice / kUnit;
 inline constexpr int kLines = kSlice / kLine;
-inline constexpr int kChannels = 64;  // of a block
-inline constexpr int kThreads = 128;
-inline constexpr int kStages = 3;
+inline constexpr int kChannels = 128;  // of a block, 64 of a warpgroup
+inline constexpr int kMultiplyThreads = 256;
+inline constexpr int kThreads = kMultiplyThreads + 128;
 inline constexpr int kMostParts = 8;
 
 // Parts that the inputs are divided into: blocks for all multiprocessors, two slices each.
 constexpr int PartsOf(int n, int k) {
   const int tiles = (n + kChannels - 1) / kChannels;
   int parts = 1;
-  while (parts < kMostParts && tiles * parts < 512 && k / kSlice >= 4 * parts) parts *= 2;
+  while (parts < kMostParts && tiles * parts < 256 && k / kSlice >= 4 * parts) parts *= 2;
   return parts;
 }
 
@@ -40,11 +41,16 @@ struct Stage {
   uint8_t x[kLines][kRows][kLine];
 };
 
+// Stages in flight: two blocks of a multiprocessor share its memory.
+constexpr int StagesOf(int rows) { return rows > 16 ? 2 : 3; }
+
 template <int kRows>
 struct Shared {
+  static constexpr int kStages = StagesOf(kRows);
   Stage<kRows> stage[kStages];
   float x_scale[kStages][kUnits][kRows];
-  float w_scale[kStages][kUnits][2];
+  float w_scale[kStages][kUnits][kChannels / kUnit];
+  uint64_t full[kStages], empty[kStages];
 };
 inline constexpr size_t kAlignment = 1024;  // of the swizzled rows
 
@@ -63,75 +69,74 @@ struct Parameters {
   bool x_aligned;  // rows of x begin at multiples of 16 bytes
 };
 
-// A thread's part of a stage: codes are copied aside, scales pass through registers. Channels and
-// rows beyond the last are computed from it and not stored.
+// Copies a slice of kCount rows, by kCopiers threads; rows beyond the last stay what they were.
+template <int kCount, int kCopiers>
+__device__ void CopyRows(const uint8_t* from, int64_t step, int rows, bool aligned, int thread,
+                         uint8_t* to) {
+  constexpr int kPieces = kSlice / 16;
+  constexpr int kJump = kCopiers / kPieces;  // rows: 2 or 4
+  const int piece = thread % kPieces;
+  const int row = thread / kPieces;
+  to += piece / 8 * (kCount * kLine) + row * kLine;
+  from += row * step + int64_t{piece} * 16;
+#pragma unroll 8
+  for (int i = 0; i < kCount / kJump; ++i) {
+    const int at = row + i * kJump;
+    uint8_t* target = to + i * (kJump * kLine) + (piece % 8 ^ at % 8) * 16;
+    if (at < rows && aligned) CopyAsync16(SharedAddress(target), from);
+    if (at < rows && !aligned) {
+      for (int j = 0; j < 16; ++j) target[j] = from[j];
+    }
+    from += kJump * step;
+  }
+}
+
+// Scales of a slice as f32, by one warp.
 template <int kRows>
-class Loader {
- public:
-  __device__ Loader(const Parameters& p, Shared<kRows>& shared, int n0, int t0)
-      : p_(p), shared_(shared), n0_(n0), t0_(t0) {}
-
-  __device__ void Codes(int slice, int stage) const {
-    Stage<kRows>& to = shared_.stage[stage];
-    CopyRows<kChannels>(p_.w, p_.w_step, n0_, p_.n, slice, true, &to.w[0][0][0]);
-    CopyRows<kRows>(p_.x, p_.x_step, t0_, p_.rows, slice, p_.x_aligned, &to.x[0][0][0]);
-  }
-  __device__ void FetchScales(int slice) {
+__device__ void BringScales(const Parameters& p, Shared<kRows>& shared, int stage, int slice,
+                            int n0, int t0) {
+  constexpr int kBlocks = kChannels / kUnit;
+  constexpr int kPerLane = kRows * kUnits / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int w_row = min(n0 / kUnit + lane % kBlocks, (p.n - 1) / kUnit);
+  const uint8_t w = p.w_scale[w_row * p.w_scale_step + slice * kUnits + lane / kBlocks];
+  uint8_t x[kPerLane];
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int item = i * kThreads + static_cast<int>(threadIdx.x);
-      const int64_t row = min(t0_ + item % kRows, p_.rows - 1);
-      if (item < kRows * kUnits) {
-        x_scale_[i] = p_.x_scale[row * p_.x_scale_step + slice * kUnits + item / kRows];
-      }
-    }
-    if (threadIdx.x < 2 * kUnits) {
-      const int64_t row = min(n0_ / kUnit + static_cast<int>(threadIdx.x) % 2, (p_.n - 1) / kUnit);
-      w_scale_ = p_.w_scale[row * p_.w_scale_step + slice * kUnits + threadIdx.x / 2];
-    }
+  for (int i = 0; i < kPerLane; ++i) {
+    const int item = i * 32 + lane;
+    const int64_t row = min(t0 + item % kRows, p.rows - 1);
+    x[i] = p.x_scale[row * p.x_scale_step + slice * kUnits + item / kRows];
   }
-  __device__ void StoreScales(int stage) const {
+  (&shared.w_scale[stage][0][0])[lane] = DecodeE8m0(w);
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int item = i * kThreads + static_cast<int>(threadIdx.x);
-      if (item < kRows * kUnits) {
-        (&shared_.x_scale[stage][0][0])[item] = DecodeE8m0(static_cast<uint8_t>(x_scale_[i]));
-      }
-    }
-    if (threadIdx.x < 2 * kUnits) {
-      (&shared_.w_scale[stage][0][0])[threadIdx.x] = DecodeE8m0(static_cast<uint8_t>(w_scale_));
-    }
+  for (int i = 0; i < kPerLane; ++i) {
+    (&shared.x_scale[stage][0][0])[i * 32 + lane] = DecodeE8m0(x[i]);
   }
+}
 
- private:
-  static constexpr int kPerThread = (kRows * kUnits + kThreads - 1) / kThreads;
-
-  template <int kCount>
-  __device__ static void CopyRows(const uint8_t* from, int64_t step, int first, int end, int slice,
-                                  bool aligned, uint8_t* to) {
-    constexpr int kPieces = kSlice / 16;
-#pragma unroll
-    for (int i = 0; i < kCount * kPieces / kThreads; ++i) {
-      const int item = i * kThreads + static_cast<int>(threadIdx.x);
-      const int piece = item % kPieces;
-      const int row = item / kPieces;
-      const uint8_t* at = from + min(first + row, end - 1) * step + slice * kSlice + piece * 16;
-      uint8_t* target =
-          to + piece / 8 * (kCount * kLine) + row * kLine + (piece % 8 ^ row % 8) * 16;
-      if (aligned) {
-        CopyAsync16(SharedAddress(target), at);
-      } else {
-        for (int j = 0; j < 16; ++j) target[j] = at[j];
-      }
+// The warps that fill stages: two bring weights, one activations, one scales.
+template <int kRows>
+__device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int end, int n0,
+                     int t0) {
+  const int thread = static_cast<int>(threadIdx.x) - kMultiplyThreads;
+  Ring<Shared<kRows>::kStages> ring;
+  for (int slice = first; slice < end; ++slice) {
+    const auto at = static_cast<int>(ring.stage);
+    WaitForPhase(SharedAddress(&shared.empty[at]), ring.parity ^ 1);
+    if (thread < 64) {
+      CopyRows<kChannels, 64>(p.w + n0 * p.w_step + slice * kSlice, p.w_step, p.n - n0, true,
+                              thread, &shared.stage[at].w[0][0][0]);
+    } else if (thread < 96) {
+      CopyRows<kRows, 32>(p.x + t0 * p.x_step + slice * kSlice, p.x_step, p.rows - t0, p.x_aligned,
+                          thread - 64, &shared.stage[at].x[0][0][0]);
+    } else {
+      BringScales<kRows>(p, shared, at, slice, n0, t0);
     }
+    ArriveWithCopies(SharedAddress(&shared.full[at]));
+    Arrive(SharedAddress(&shared.full[at]));
+    ring.Advance();
   }
-
-  const Parameters& p_;
-  Shared<kRows>& shared_;
-  int n0_, t0_;
-  uint32_t x_scale_[kPerThread] = {};
-  uint32_t w_scale_ = 0;
-};
+}
 
 // Adds a stage to the sums.
 template <int kRows>
@@ -142,13 +147,13 @@ __device__ void AddStage(const Shared<kRows>& shared, int stage, float (&sum)[kR
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const float* x_scale = &shared.x_scale[stage][0][static_cast<int>(threadIdx.x) % 4 * 2];
   const float* w_scale = &shared.w_scale[stage][0][warp / 2];
-  const uint64_t w = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].w));
+  const uint64_t w = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].w[0][warp / 4 * 64]));
   const uint64_t x = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].x));
   float part[2][kColumns / 2];
   const auto add = [&](int step) {
     wgmma::Settle(part[step % 2]);
     const int unit = step / kParts;
-    const float scale = w_scale[unit * 2];
+    const float scale = w_scale[unit * (kChannels / kUnit)];
 #pragma unroll
     for (int tile = 0; tile < kColumns / 8; ++tile) {
       const int column = step % kParts * kColumns + tile * 8;
@@ -183,8 +188,43 @@ __device__ void AddStage(const Shared<kRows>& shared, int stage, float (&sum)[kR
 
 // Adds the sums of the cluster's blocks in order, each block a part of the rows, and stores them.
 template <int kRows>
-__device__ void StoreSums(const Parameters& p, float* sums, const float (&sum)[kRows / 2], int n0,
-                          int t0) {
+__device__ void StoreSums(const Parameters& p, const float* sums, int n0, int t0) {
+  const int parts = static_cast<int>(cluster::Size());
+  const int rows = kRows / parts;
+  const int first = static_cast<int>(cluster::Rank()) * rows * kChannels;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * kChannels; i += kThreads) {
+    const int at = first + i;
+    float part[kMostParts];
+#pragma unroll
+    for (int j = 0; j < kMostParts; ++j) {
+      if (j < parts) part[j] = cluster::Load(SharedAddress(sums + at), static_cast<uint32_t>(j));
+    }
+    float total = 0;
+#pragma unroll
+    for (int j = 0; j < kMostParts; ++j) {
+      if (j < parts) total += part[j];
+    }
+    const int n = n0 + at % kChannels;
+    const int t = t0 + at / kChannels;
+    if (n < p.n && t < p.rows) p.y[t * p.y_step + n] = EncodeBf16(total);
+  }
+}
+
+// The warps that multiply; sums go to shared memory, over the stages.
+template <int kRows>
+__device__ void Multiply(Shared<kRows>& shared, int first, int end) {
+  float sum[kRows / 2] = {};
+  Ring<Shared<kRows>::kStages> ring;
+  for (int slice = first; slice < end; ++slice) {
+    WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
+    FenceForProducts();
+    AddStage<kRows>(shared, static_cast<int>(ring.stage), sum);
+    if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&shared.empty[ring.stage]));
+    ring.Advance();
+  }
+  // All of the block's products are done before the stages are written.
+  asm volatile("bar.sync 1, %0;" ::"n"(kMultiplyThreads) : "memory");
+  auto* sums = reinterpret_cast<float*>(shared.stage);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int channel = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
 #pragma unroll
@@ -192,25 +232,11 @@ __device__ void StoreSums(const Parameters& p, float* sums, const float (&sum)[k
     const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
     sums[row * kChannels + channel + i / 2 % 2 * 8] = sum[i];
   }
-  const int parts = static_cast<int>(cluster::Size());
-  const int rank = static_cast<int>(cluster::Rank());
-  cluster::Synchronize();
-  const int rows = kRows / parts;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kChannels; i += kThreads) {
-    const int at = rank * rows * kChannels + i;
-    float total = 0;
-    for (int part = 0; part < parts; ++part) {
-      total += cluster::Load(SharedAddress(sums + at), static_cast<uint32_t>(part));
-    }
-    const int n = n0 + at % kChannels;
-    const int t = t0 + at / kChannels;
-    if (n < p.n && t < p.rows) p.y[t * p.y_step + n] = EncodeBf16(total);
-  }
-  cluster::Synchronize();
 }
 
 template <int kRows>
-__global__ void __launch_bounds__(kThreads) LinearFp8Kernel(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreads, 2)
+    LinearFp8Kernel(const __grid_constant__ Parameters p) {
   extern __shared__ uint8_t memory[];
   const uint32_t base = SharedAddress(memory);
   auto& shared = *reinterpret_cast<Shared<kRows>*>(memory + (-base & (kAlignment - 1)));
@@ -221,37 +247,24 @@ __global__ void __launch_bounds__(kThreads) LinearFp8Kernel(const __grid_constan
   const int slices = p.k / kSlice;
   const int first = rank * slices / parts;
   const int end = (rank + 1) * slices / parts;
-  Loader<kRows> loader(p, shared, n0, t0);
-#pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) {
-    if (first + stage < end) loader.Codes(first + stage, stage);
-    CommitCopies();
-  }
-#pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) {
-    if (first + stage >= end) break;
-    loader.FetchScales(first + stage);
-    loader.StoreScales(stage);
-  }
-  float sum[kRows / 2] = {};
-  int stage = 0;
-  for (int slice = first; slice < end; ++slice) {
-    WaitForCopies<kStages - 2>();
-    FenceForProducts();
-    __syncthreads();
-    const int ahead = slice + kStages - 1;
-    const int next = stage == 0 ? kStages - 1 : stage - 1;
-    if (ahead < end) {
-      loader.Codes(ahead, next);
-      loader.FetchScales(ahead);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shared<kRows>::kStages; ++i) {
+      InitArrivals(SharedAddress(&shared.full[i]), 2 * (kThreads - kMultiplyThreads));
+      InitArrivals(SharedAddress(&shared.empty[i]), kMultiplyThreads / 32);
     }
-    CommitCopies();
-    AddStage<kRows>(shared, stage, sum);
-    if (ahead < end) loader.StoreScales(next);
-    stage = stage == kStages - 1 ? 0 : stage + 1;
+    FenceForProducts();
   }
   __syncthreads();
-  StoreSums<kRows>(p, reinterpret_cast<float*>(shared.stage), sum, n0, t0);
+  if (threadIdx.x < kMultiplyThreads) {
+    if constexpr (kRows > 32) asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+    Multiply<kRows>(shared, first, end);
+  } else {
+    if constexpr (kRows > 32) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    Fill<kRows>(p, shared, first, end, n0, t0);
+  }
+  cluster::Synchronize();
+  StoreSums<kRows>(p, reinterpret_cast<const float*>(shared.stage), n0, t0);
+  cluster::Synchronize();
 }
 
 }  // namespace skein::kernels::sm90::fp8

@@ -15,6 +15,7 @@
 #include "kernels/formats.h"
 #include "kernels/sm90/arrival.cuh"
 #include "kernels/sm90/async_copy.cuh"
+#include "kernels/sm90/tensor_map.cuh"
 #include "kernels/sm90/wgmma.cuh"
 
 namespace skein::kernels::sm90::fp4 {
@@ -46,15 +47,20 @@ struct Shared {
   unsigned counts[cuda::kWarp];
 };
 
-// Addresses of all experts' weights; they travel as a kernel parameter, so a captured call needs no
-// copy.
+inline constexpr size_t kAlignment = 1024;  // of the swizzled rows
+
+// Addresses of all experts' weights.
 struct ExpertTable {
   const uint8_t* codes[kMostExperts];
   const uint8_t* scale[kMostExperts];
 };
 
+// All of it travels as a kernel parameter, so a captured call needs no copy.
 struct Parameters {
-  int64_t codes_step, scale_step;
+  CUtensorMap codes;            // of all experts' codes
+  int32_t place[kMostExperts];  // of an expert in it
+  const uint8_t* scale[kMostExperts];
+  int64_t scale_step;
   const uint8_t* x;
   int64_t x_step;
   const uint8_t* x_scale;
@@ -111,51 +117,42 @@ __device__ inline int FindLive(const Parameters& p, Shared& shared) {
 }
 
 // The warp that copies weights.
-__device__ inline void CopyWeights(const Parameters& p, const ExpertTable& table, const Work& work,
-                                   Shared& shared) {
+__device__ inline void CopyWeights(const Parameters& p, const Work& work, Shared& shared) {
+  constexpr int kPieces = kBlockRows / 16;
   const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
-  const int piece = lane % 8;
-  const int scale_word = lane % 2;
   const int groups = p.k / kGroup;
-  const auto codes_jump = static_cast<int>(4 * p.codes_step);
-  const auto scale_jump = static_cast<int>(16 * p.scale_step);
+  if (lane == 0) PrefetchMap(p.codes);
   Cursor at = {};
   at.item = static_cast<int>(blockIdx.x);
   work.Open(at, shared);
   Ring<kStages> ring;
   while (at.item < work.items) {
     const int expert = shared.expert[at.live];
-    const uint8_t* codes =
-        table.codes[expert] + (at.n0 + lane / 8) * p.codes_step + int64_t{piece} * 16;
+    const int place = p.place[expert];
+    // Channels beyond the last have zeros for codes, and for scales what was there.
     const uint8_t* scale =
-        table.scale[expert] + (at.n0 + lane / 2) * p.scale_step + int64_t{scale_word} * 4;
-    // Channels beyond the last stay what they were: their sums are not stored.
-    const int rows = min(kBlockRows, p.n - at.n0);
+        p.scale[expert] + (at.n0 + lane / 2) * p.scale_step + int64_t{lane % 2} * 4;
+    const int rows = p.n - at.n0 - lane / 2;
     for (int slice = 0; slice < work.slices; ++slice) {
       WaitForPhase(SharedAddress(&shared.empty[ring.stage]), ring.parity ^ 1);
       Stage& stage = shared.stage[ring.stage];
-      const uint32_t to = SharedAddress(stage.codes[lane / 8]);
-      const uint32_t even = to + static_cast<uint32_t>((piece ^ lane / 8) * 16);
-      const uint32_t odd = to + static_cast<uint32_t>((piece ^ (lane / 8 + 4)) * 16);
-      const int left = groups - slice * kGroups;
-      const uint8_t* from = codes + slice * (kSlice / 2);
-#pragma unroll 4
-      for (int i = 0; i < kBlockRows / 4; ++i) {
-        if (i * 4 + lane / 8 < rows && piece < left) {
-          CopyAsync16((i % 2 == 0 ? even : odd) + static_cast<uint32_t>(i * 4 * (kSlice / 2)),
-                      from);
-        }
-        from += codes_jump;
+      const uint32_t full = SharedAddress(&shared.full[ring.stage]);
+      if (lane == 0) {
+        ArriveExpecting(full, sizeof(stage.codes));
+        CopyBox(SharedAddress(stage.codes), p.codes, slice * (kSlice / 2), place, at.n0, full);
       }
-      const uint8_t* scale_from = scale + slice * kGroups;
+      __syncwarp();
+      if (slice * kGroups + lane % 2 * 4 < groups) {
 #pragma unroll
-      for (int i = 0; i < kBlockRows / 16; ++i) {
-        if (i * 16 + lane / 2 < rows && scale_word * 4 < left) {
-          CopyAsync4(SharedAddress(&stage.scale[i * 16 + lane / 2][scale_word]), scale_from);
+        for (int i = 0; i < kPieces; ++i) {
+          if (i * 16 < rows) {
+            CopyAsync4(SharedAddress(&stage.scale[i * 16 + lane / 2][lane % 2]),
+                       scale + i * 16 * p.scale_step);
+          }
         }
-        scale_from += scale_jump;
       }
-      ArriveWithCopies(SharedAddress(&shared.full[ring.stage]));
+      scale += kGroups;
+      ArriveWithCopies(full);
       ring.Advance();
     }
     work.Advance(at, shared);
@@ -347,13 +344,13 @@ __device__ inline void Multiply(const Parameters& p, const Work& work, Shared& s
 }
 
 __global__ void __launch_bounds__(kThreads, 2)
-    ExpertFp4Kernel(const __grid_constant__ ExpertTable table,
-                    const __grid_constant__ Parameters p) {
-  extern __shared__ __align__(128) uint8_t memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
+    ExpertFp4Kernel(const __grid_constant__ Parameters p) {
+  extern __shared__ uint8_t memory[];
+  const uint32_t base = SharedAddress(memory);
+  Shared& shared = *reinterpret_cast<Shared*>(memory + (-base & (kAlignment - 1)));
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      InitArrivals(SharedAddress(&shared.full[i]), cuda::kWarp + kRowWarps);
+      InitArrivals(SharedAddress(&shared.full[i]), 1 + cuda::kWarp + kRowWarps);
       InitArrivals(SharedAddress(&shared.empty[i]), kMultiplyWarps);
     }
     FenceForProducts();
@@ -369,7 +366,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
     if (warp == kMultiplyWarps) {
-      CopyWeights(p, table, work, shared);
+      CopyWeights(p, work, shared);
     } else {
       BringRows(p, work, shared, warp - kMultiplyWarps - 1);
     }

@@ -2,6 +2,7 @@
 // folded in, catalogue 13.3 K2), then tensor-core products with f32 accumulators, k ascending in
 // steps of 16. f32 outputs: a warp per output column in f32. Neither order depends on the rows.
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -265,8 +266,6 @@ bool IsFp8(const Linear::Problem& problem) {
 
 absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, DeviceStream stream) {
   fp8::Parameters p;
-  p.w = args.w.codes.as<uint8_t>();
-  p.w_step = args.w.codes.step(0);
   p.w_scale = args.w.scale.as<uint8_t>();
   p.w_scale_step = args.w.scale.step(0);
   p.x = args.x.as<uint8_t>();
@@ -279,12 +278,23 @@ absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, De
   p.k = problem.k;
   p.rows = static_cast<int>(args.x.dim(0));
   p.x_aligned = p.x_step % 16 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
-  if (p.w_step % 16 != 0 || reinterpret_cast<uintptr_t>(p.w) % 16 != 0) {
+  const auto w_step = static_cast<uint64_t>(args.w.codes.step(0));
+  if (w_step % 16 != 0 || reinterpret_cast<uintptr_t>(args.w.codes.data) % 16 != 0) {
     return absl::InvalidArgumentError(
         "linear: e4m3 rows of whole 256 inputs must be aligned to 16 bytes");
   }
+  const auto k = static_cast<uint64_t>(p.k);
+  const MatrixOfBytes w{args.w.codes.data, k, static_cast<uint64_t>(p.n), w_step};
+  absl::Status status = MakeTensorMap(w, fp8::kChannels, p.w);
+  if (!status.ok()) return status;
   const auto parts = static_cast<unsigned>(fp8::PartsOf(problem.n, problem.k));
   const auto launch = [&](auto tile) {
+    if (p.x_aligned) {
+      const MatrixOfBytes x{args.x.data, k, static_cast<uint64_t>(p.rows),
+                            static_cast<uint64_t>(p.x_step)};
+      status = MakeTensorMap(x, tile(), p.x_map);
+      if (!status.ok()) return status;
+    }
     const dim3 grid(BlocksFor(problem.n, fp8::kChannels) * parts, BlocksFor(p.rows, tile()));
     return cuda::LaunchClusters(Linear::kId, fp8::LinearFp8Kernel<tile()>, grid, parts,
                                 fp8::kThreads, sizeof(fp8::Shared<tile()>) + fp8::kAlignment,
@@ -404,13 +414,43 @@ struct ExpertLinearOp {
                      "expert_linear: e2m1 rows of whole 128 inputs must be aligned to 16 bytes, "
                      "their scales to 4");
   }
+  // One map for all experts: each is at a multiple of a step that divides all distances and the
+  // distance of rows.
+  static absl::Status MapCodes(const ExpertLinear::Problem& problem, const ExpertTable& table,
+                               size_t experts, int64_t codes_step, fp4::Parameters& p) {
+    const uint8_t* lowest = *std::min_element(table.codes, table.codes + experts);
+    auto step = static_cast<uint64_t>(codes_step);
+    uint64_t farthest = 0;
+    for (size_t e = 0; e < experts; ++e) {
+      const auto distance = static_cast<uint64_t>(table.codes[e] - lowest);
+      step = std::gcd(step, distance);
+      farthest = std::max(farthest, distance);
+    }
+    if (farthest / step >= uint64_t{1} << 31) {
+      return absl::InvalidArgumentError("expert_linear: experts lie too far apart");
+    }
+    for (size_t e = 0; e < experts; ++e) {
+      p.place[e] = static_cast<int32_t>(static_cast<uint64_t>(table.codes[e] - lowest) / step);
+    }
+    const MatrixOfBytes codes{lowest,
+                              static_cast<uint64_t>(problem.k / 2),
+                              static_cast<uint64_t>(problem.n),
+                              static_cast<uint64_t>(codes_step),
+                              farthest / step + 1,
+                              step};
+    return MakeTensorMap(codes, fp4::kBlockRows, p.codes);
+  }
   static absl::Status RunFp4(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
                              const ExpertTable& table, const TileWork& work, DeviceStream stream) {
     if (absl::Status status = CheckAligned(table, args.w.size(), work.w); !status.ok()) {
       return status;
     }
     fp4::Parameters p;
-    p.codes_step = work.w.codes_step;
+    if (absl::Status status = MapCodes(problem, table, args.w.size(), work.w.codes_step, p);
+        !status.ok()) {
+      return status;
+    }
+    std::copy(table.scale, table.scale + args.w.size(), p.scale);
     p.scale_step = work.w.scale_step;
     p.x = args.x.as<uint8_t>();
     p.x_step = args.x.step(0);
@@ -428,7 +468,7 @@ struct ExpertLinearOp {
     const int64_t resident = 2 * int64_t{cuda::Multiprocessors()};
     const dim3 grid(static_cast<unsigned>(std::min(most, resident)));
     return cuda::Launch(ExpertLinear::kId, fp4::ExpertFp4Kernel, grid, fp4::kThreads,
-                        sizeof(fp4::Shared), stream, table, p);
+                        sizeof(fp4::Shared) + fp4::kAlignment, stream, p);
   }
   static absl::Status Run(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
                           Workspace, DeviceStream stream) {

@@ -1,10 +1,11 @@
 // Products of few rows with e4m3 weights and activations, both scaled per 32 inputs: the time is
 // that of reading the weights once.
 // A block owns 128 output channels and a part of the inputs, up to eight blocks of a cluster share
-// the rest. Four warps copy codes of both sides to shared memory as they are; eight multiply: codes
-// are the operands of warpgroup products, each one unit of 32 inputs from zero, whose sum times
-// both scales is added in f32 (catalogue 13.3 K1). The parts of a cluster are added in order. How
-// inputs are divided depends on N and K alone, and so does the order of a sum. Device code.
+// the rest. The copy engine brings codes of both sides to shared memory as they are; eight warps
+// multiply: codes are the operands of warpgroup products, each one unit of 32 inputs from zero,
+// whose sum times both scales is added in f32 (catalogue 13.3 K1). The parts of a cluster are added
+// in order. How inputs are divided depends on N and K alone, and so does the order of a sum. Device
+// code.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "kernels/sm90/arrival.cuh"
 #include "kernels/sm90/async_copy.cuh"
 #include "kernels/sm90/cluster.cuh"
+#include "kernels/sm90/tensor_map.cuh"
 #include "kernels/sm90/wgmma.cuh"
 
 namespace skein::kernels::sm90::fp8 {
@@ -55,8 +57,8 @@ struct Shared {
 inline constexpr size_t kAlignment = 1024;  // of the swizzled rows
 
 struct Parameters {
-  const uint8_t* w;
-  int64_t w_step;
+  CUtensorMap w;
+  CUtensorMap x_map;  // where x is aligned
   const uint8_t* w_scale;
   int64_t w_scale_step;
   const uint8_t* x;
@@ -69,25 +71,16 @@ struct Parameters {
   bool x_aligned;  // rows of x begin at multiples of 16 bytes
 };
 
-// Copies a slice of kCount rows, by kCopiers threads; rows beyond the last stay what they were.
-template <int kCount, int kCopiers>
-__device__ void CopyRows(const uint8_t* from, int64_t step, int rows, bool aligned, int thread,
-                         uint8_t* to) {
-  constexpr int kPieces = kSlice / 16;
-  constexpr int kJump = kCopiers / kPieces;  // rows: 2 or 4
-  const int piece = thread % kPieces;
-  const int row = thread / kPieces;
-  to += piece / 8 * (kCount * kLine) + row * kLine;
-  from += row * step + int64_t{piece} * 16;
-#pragma unroll 8
-  for (int i = 0; i < kCount / kJump; ++i) {
-    const int at = row + i * kJump;
-    uint8_t* target = to + i * (kJump * kLine) + (piece % 8 ^ at % 8) * 16;
-    if (at < rows && aligned) CopyAsync16(SharedAddress(target), from);
-    if (at < rows && !aligned) {
-      for (int j = 0; j < 16; ++j) target[j] = from[j];
+// A slice of rows that the copy engine cannot read, by one warp; rows beyond the last stay what
+// they were.
+template <int kRows>
+__device__ void BringRows(const Parameters& p, Stage<kRows>& stage, int slice, int t0) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int row = 0; row < kRows && t0 + row < p.rows; ++row) {
+    const uint8_t* from = p.x + (t0 + row) * p.x_step + int64_t{slice} * kSlice;
+    for (int i = lane; i < kSlice; i += 32) {
+      stage.x[i / kLine][row][(i % kLine / 16 ^ row % 8) * 16 + i % 16] = from[i];
     }
-    from += kJump * step;
   }
 }
 
@@ -114,26 +107,32 @@ __device__ void BringScales(const Parameters& p, Shared<kRows>& shared, int stag
   }
 }
 
-// The warps that fill stages: two bring weights, one activations, one scales.
+// The warps that fill stages: one has the copy engine bring codes, one brings scales, one the
+// activations that are not aligned.
 template <int kRows>
 __device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int end, int n0,
                      int t0) {
-  const int thread = static_cast<int>(threadIdx.x) - kMultiplyThreads;
+  const int warp = (static_cast<int>(threadIdx.x) - kMultiplyThreads) / 32;
+  const bool leader = threadIdx.x % 32 == 0;
   Ring<Shared<kRows>::kStages> ring;
   for (int slice = first; slice < end; ++slice) {
     const auto at = static_cast<int>(ring.stage);
+    Stage<kRows>& stage = shared.stage[at];
+    const uint32_t full = SharedAddress(&shared.full[at]);
     WaitForPhase(SharedAddress(&shared.empty[at]), ring.parity ^ 1);
-    if (thread < 64) {
-      CopyRows<kChannels, 64>(p.w + n0 * p.w_step + slice * kSlice, p.w_step, p.n - n0, true,
-                              thread, &shared.stage[at].w[0][0][0]);
-    } else if (thread < 96) {
-      CopyRows<kRows, 32>(p.x + t0 * p.x_step + slice * kSlice, p.x_step, p.rows - t0, p.x_aligned,
-                          thread - 64, &shared.stage[at].x[0][0][0]);
-    } else {
-      BringScales<kRows>(p, shared, at, slice, n0, t0);
+    if (warp == 0 && leader) {
+      ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
+      for (int line = 0; line < kLines; ++line) {
+        const int column = slice * kSlice + line * kLine;
+        CopyBox(SharedAddress(stage.w[line]), p.w, column, 0, n0, full);
+        if (p.x_aligned) CopyBox(SharedAddress(stage.x[line]), p.x_map, column, 0, t0, full);
+      }
     }
-    ArriveWithCopies(SharedAddress(&shared.full[at]));
-    Arrive(SharedAddress(&shared.full[at]));
+    if (warp == 1) BringScales<kRows>(p, shared, at, slice, n0, t0);
+    if (warp == 2 && !p.x_aligned) BringRows<kRows>(p, stage, slice, t0);
+    if (warp == 2) FenceForProducts();
+    __syncwarp();
+    if (leader && (warp == 1 || warp == 2)) Arrive(full);
     ring.Advance();
   }
 }
@@ -217,7 +216,6 @@ __device__ void Multiply(Shared<kRows>& shared, int first, int end) {
   Ring<Shared<kRows>::kStages> ring;
   for (int slice = first; slice < end; ++slice) {
     WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
-    FenceForProducts();
     AddStage<kRows>(shared, static_cast<int>(ring.stage), sum);
     if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&shared.empty[ring.stage]));
     ring.Advance();
@@ -249,17 +247,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int end = (rank + 1) * slices / parts;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared<kRows>::kStages; ++i) {
-      InitArrivals(SharedAddress(&shared.full[i]), 2 * (kThreads - kMultiplyThreads));
+      InitArrivals(SharedAddress(&shared.full[i]), 3);
       InitArrivals(SharedAddress(&shared.empty[i]), kMultiplyThreads / 32);
     }
     FenceForProducts();
   }
   __syncthreads();
   if (threadIdx.x < kMultiplyThreads) {
-    if constexpr (kRows > 32) asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+    if constexpr (kRows > 32) asm volatile("setmaxnreg.inc.sync.aligned.u32 96;");
     Multiply<kRows>(shared, first, end);
   } else {
-    if constexpr (kRows > 32) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    if constexpr (kRows > 32) asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
     Fill<kRows>(p, shared, first, end, n0, t0);
   }
   cluster::Synchronize();

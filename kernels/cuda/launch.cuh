@@ -42,40 +42,56 @@ inline absl::Status CudaError(OpId op, cudaError_t error) {
                                           cudaGetErrorString(error)));
 }
 
-// Queues `kernel` in clusters of `cluster` blocks along x; nothing for an empty grid.
+// How a kernel is launched.
+struct LaunchShape {
+  dim3 grid;
+  unsigned threads = 0;
+  size_t shared_bytes = 0;
+  unsigned cluster = 1;  // blocks along x
+  // May begin while the kernel before it, which must be of this tree and say when, still runs; it
+  // waits itself (griddepcontrol.wait) before it reads what that kernel writes.
+  bool early = false;
+};
+
+// Queues `kernel`; nothing for an empty grid.
 template <typename... Parameters, typename... Arguments>
-absl::Status LaunchClusters(OpId op, void (*kernel)(Parameters...), dim3 grid, unsigned cluster,
-                            unsigned threads, size_t shared_bytes, DeviceStream device_stream,
-                            const Arguments&... arguments) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return absl::OkStatus();
+absl::Status LaunchAs(OpId op, void (*kernel)(Parameters...), const LaunchShape& shape,
+                      DeviceStream device_stream, const Arguments&... arguments) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return absl::OkStatus();
   Sm90Stream& stream = StreamOf(device_stream);
-  if (shared_bytes > 48 * 1024) {
+  if (shape.shared_bytes > 48 * 1024) {
     const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
     if (error != cudaSuccess) return CudaError(op, error);
   }
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {cluster, 1, 1};
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {shape.cluster, 1, 1};
+  }
+  if (shape.early) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared_bytes;
+  config.gridDim = shape.grid;
+  config.blockDim = shape.threads;
+  config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream.stream);
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   const cudaError_t error =
       cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
   ++stream.launches;
   return error == cudaSuccess ? absl::OkStatus() : CudaError(op, error);
 }
 
-// Queues `kernel`; nothing for an empty grid.
 template <typename... Parameters, typename... Arguments>
 absl::Status Launch(OpId op, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
                     size_t shared_bytes, DeviceStream device_stream,
                     const Arguments&... arguments) {
-  return LaunchClusters(op, kernel, grid, 1, threads, shared_bytes, device_stream, arguments...);
+  return LaunchAs(op, kernel, {grid, threads, shared_bytes}, device_stream, arguments...);
 }
 
 // The word in which a kernel of `op` reports a defect; null when nobody looks.

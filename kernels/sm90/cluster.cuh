@@ -31,4 +31,15 @@ __device__ inline float Load(uint32_t address, uint32_t rank) {
   return value;
 }
 
+__device__ inline float4 LoadFour(uint32_t address, uint32_t rank) {
+  uint32_t there;
+  float4 value;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(there)
+               : "memory");
+  return value;
+}
+
 }  // namespace skein::kernels::sm90::cluster

@@ -2,7 +2,8 @@
 // up to 32 rows of an expert the time is that of reading its weights once.
 // A block owns 128 output channels of one expert and all inputs, in slices of 256 that arrive in
 // shared memory up to four slices ahead; blocks stay and take the next expert's channels, so that
-// the copies never stop. One warp copies weights, three bring activations, eight multiply. Codes
+// the copies never stop. One warp fills stages, eight multiply; a kernel before brings activations
+// into the order that products want. Codes
 // become e5m2 by moving bits (2^-14 too small, exact), are the A operand of warpgroup products from
 // registers, and each product is one group of 32 inputs from zero: its sum times both scales is
 // added in f32 (catalogue 13.3 K1'). The order of an output's sum is that of its inputs. Weight
@@ -25,17 +26,16 @@ inline constexpr int kSlice = 256;  // inputs of a stage
 inline constexpr int kGroups = kSlice / kGroup;
 inline constexpr int kBlockRows = 128;  // output channels of a block, 16 of a warp
 inline constexpr int kMultiplyWarps = 8;
-inline constexpr int kRowWarps = 3;  // that bring activations, beside one that copies weights
-inline constexpr int kThreads = (kMultiplyWarps + 1 + kRowWarps) * 32;
+inline constexpr int kThreads = (kMultiplyWarps + 1) * 32;
 inline constexpr int kStages = 4;
 inline constexpr int kMostRows = 32;  // rows of an expert at a time
 inline constexpr int kMostExperts = 512;
 inline constexpr float kCodeScale = 16384;  // what the codes are too small by
 
 struct Stage {
-  uint8_t codes[kBlockRows][kSlice / 2];  // pieces of 16 bytes swizzled: piece c at c ^ (row & 7)
-  uint8_t x[kGroups][2][kMostRows][16];   // even inputs of a group, then odd ones
-  float x_scale[kGroups][kMostRows];
+  uint8_t codes[kBlockRows][kSlice / 2];    // swizzled
+  uint8_t x[kGroups * 2 * kMostRows * 16];  // group; even inputs, then odd ones; row; 16 bytes
+  float x_scale[kGroups * kMostRows];       // group; row
   uint32_t scale[kBlockRows][kGroups / 4];
 };
 
@@ -55,23 +55,75 @@ struct ExpertTable {
   const uint8_t* scale[kMostExperts];
 };
 
+// Activations in the order of products: of each group of inputs and each assignment the even
+// inputs, then the odd ones, 16 bytes each: [k / 16][assignments][16]; scales as f32: [k /
+// 32][assignments], rows padded to four.
+struct Arranged {
+  uint8_t* codes;
+  float* scale;
+  int64_t assignments;
+
+  __host__ __device__ int64_t ScaleStep() const { return (assignments + 3) / 4 * 4; }
+};
+constexpr size_t ArrangedBytes(int64_t assignments, int64_t k) {
+  return static_cast<size_t>(assignments * k + (assignments + 3) / 4 * 4 * (k / kGroup) * 4) + 128;
+}
+
+inline constexpr int kRowBoxes = 3;  // boxes of 8, 16 and 32 rows
+
 // All of it travels as a kernel parameter, so a captured call needs no copy.
 struct Parameters {
-  CUtensorMap codes;            // of all experts' codes
-  int32_t place[kMostExperts];  // of an expert in it
+  CUtensorMap codes;                             // of all experts' codes
+  CUtensorMap x[kRowBoxes], x_scale[kRowBoxes];  // of arranged activations
+  int32_t place[kMostExperts];                   // of an expert in `codes`
   const uint8_t* scale[kMostExperts];
   int64_t scale_step;
-  const uint8_t* x;
-  int64_t x_step;
-  const uint8_t* x_scale;
-  int64_t x_scale_step;
-  const int32_t* source_row;  // null: assignment i reads row i
   const int32_t* expert_offset;
   uint16_t* y;
   int64_t y_step;
   int n, k, num_experts;
-  bool x_aligned;  // rows of x begin at multiples of 16 bytes
 };
+
+struct Source {
+  const uint8_t* x;
+  int64_t x_step;
+  const uint8_t* scale;
+  int64_t scale_step;
+  const int32_t* row;  // null: assignment i reads row i
+  int groups;
+  bool aligned;  // rows of x begin at multiples of 16 bytes
+};
+
+__device__ inline uint4 Gather(const uint8_t* from) {
+  uint32_t word[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    word[i] = from[4 * i] | from[4 * i + 1] << 8 | from[4 * i + 2] << 16 |
+              uint32_t{from[4 * i + 3]} << 24;
+  }
+  return {word[0], word[1], word[2], word[3]};
+}
+
+// A thread per group of inputs of an assignment.
+__global__ void ArrangeKernel(Source from, Arranged to) {
+  LetNextBegin();
+  const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t assignment = item % to.assignments;
+  const int64_t group = item / to.assignments;
+  if (group >= from.groups) return;
+  const int64_t row = from.row == nullptr ? assignment : from.row[assignment];
+  if (row < 0) return;
+  const uint8_t* x = from.x + row * from.x_step + group * kGroup;
+  const uint4 low = from.aligned ? *reinterpret_cast<const uint4*>(x) : Gather(x);
+  const uint4 high = from.aligned ? *reinterpret_cast<const uint4*>(x + 16) : Gather(x + 16);
+  auto* even = reinterpret_cast<uint4*>(to.codes) + 2 * group * to.assignments + assignment;
+  *even = {__byte_perm(low.x, low.y, 0x6420), __byte_perm(low.z, low.w, 0x6420),
+           __byte_perm(high.x, high.y, 0x6420), __byte_perm(high.z, high.w, 0x6420)};
+  even[to.assignments] = {__byte_perm(low.x, low.y, 0x7531), __byte_perm(low.z, low.w, 0x7531),
+                          __byte_perm(high.x, high.y, 0x7531), __byte_perm(high.z, high.w, 0x7531)};
+  to.scale[group * to.ScaleStep() + assignment] =
+      DecodeE8m0(from.scale[row * from.scale_step + group]);
+}
 
 // Where a warp is: up to 32 rows of an expert, for a block of channels.
 struct Cursor {
@@ -116,8 +168,12 @@ __device__ inline int FindLive(const Parameters& p, Shared& shared) {
   return static_cast<int>(live);
 }
 
-// The warp that copies weights.
-__device__ inline void CopyWeights(const Parameters& p, const Work& work, Shared& shared) {
+// The box of rows that a tile needs: 8, 16 or 32.
+__device__ inline int BoxOf(int rows) { return rows <= 8 ? 0 : rows <= 16 ? 1 : 2; }
+
+// The warp that fills stages: the copy engine brings codes of both sides and scales of rows, the
+// lanes copy scales of weights.
+__device__ inline void Fill(const Parameters& p, const Work& work, Shared& shared) {
   constexpr int kPieces = kBlockRows / 16;
   const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
   const int groups = p.k / kGroup;
@@ -126,9 +182,11 @@ __device__ inline void CopyWeights(const Parameters& p, const Work& work, Shared
   at.item = static_cast<int>(blockIdx.x);
   work.Open(at, shared);
   Ring<kStages> ring;
+  bool arranged = false;
   while (at.item < work.items) {
     const int expert = shared.expert[at.live];
     const int place = p.place[expert];
+    const int box = BoxOf(at.end - at.begin);
     // Channels beyond the last have zeros for codes, and for scales what was there.
     const uint8_t* scale =
         p.scale[expert] + (at.n0 + lane / 2) * p.scale_step + int64_t{lane % 2} * 4;
@@ -138,9 +196,14 @@ __device__ inline void CopyWeights(const Parameters& p, const Work& work, Shared
       Stage& stage = shared.stage[ring.stage];
       const uint32_t full = SharedAddress(&shared.full[ring.stage]);
       if (lane == 0) {
-        ArriveExpecting(full, sizeof(stage.codes));
+        ArriveExpecting(full, static_cast<uint32_t>(sizeof(stage.codes)) +
+                                  ((kSlice + kGroups * 4) * 8u << box));
         CopyBox(SharedAddress(stage.codes), p.codes, slice * (kSlice / 2), place, at.n0, full);
+        if (!arranged) WaitForLast();
+        CopyBox(SharedAddress(stage.x), p.x[box], 0, at.begin, slice * (kSlice / 16), full);
+        CopyBox(SharedAddress(stage.x_scale), p.x_scale[box], at.begin, 0, slice * kGroups, full);
       }
+      arranged = true;
       __syncwarp();
       if (slice * kGroups + lane % 2 * 4 < groups) {
 #pragma unroll
@@ -153,76 +216,6 @@ __device__ inline void CopyWeights(const Parameters& p, const Work& work, Shared
       }
       scale += kGroups;
       ArriveWithCopies(full);
-      ring.Advance();
-    }
-    work.Advance(at, shared);
-  }
-}
-
-// One group of one row of x on its way to a stage: its bytes change places.
-struct RowPiece {
-  uint4 low, high;
-  uint32_t scale;
-
-  __device__ static uint4 Gather(const uint8_t* from) {
-    uint32_t word[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      word[i] = from[4 * i] | from[4 * i + 1] << 8 | from[4 * i + 2] << 16 |
-                uint32_t{from[4 * i + 3]} << 24;
-    }
-    return {word[0], word[1], word[2], word[3]};
-  }
-  __device__ void Fetch(const uint8_t* from, const uint8_t* scale_from, bool aligned) {
-    scale = *scale_from;
-    low = aligned ? *reinterpret_cast<const uint4*>(from) : Gather(from);
-    high = aligned ? *reinterpret_cast<const uint4*>(from + 16) : Gather(from + 16);
-  }
-  __device__ void Store(Stage& to, int group, int row) const {
-    *reinterpret_cast<uint4*>(to.x[group][0][row]) = {
-        __byte_perm(low.x, low.y, 0x6420), __byte_perm(low.z, low.w, 0x6420),
-        __byte_perm(high.x, high.y, 0x6420), __byte_perm(high.z, high.w, 0x6420)};
-    *reinterpret_cast<uint4*>(to.x[group][1][row]) = {
-        __byte_perm(low.x, low.y, 0x7531), __byte_perm(low.z, low.w, 0x7531),
-        __byte_perm(high.x, high.y, 0x7531), __byte_perm(high.z, high.w, 0x7531)};
-    to.x_scale[group][row] = DecodeE8m0(static_cast<uint8_t>(scale));
-  }
-};
-
-// A warp that brings activations: a lane per row, every third group. Rows that do not exist stay
-// what they were: their sums are not stored.
-__device__ inline void BringRows(const Parameters& p, const Work& work, Shared& shared, int warp) {
-  constexpr int kPieces = (kGroups + kRowWarps - 1) / kRowWarps;
-  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
-  Cursor at = {};
-  at.item = static_cast<int>(blockIdx.x);
-  work.Open(at, shared);
-  Ring<kStages> ring;
-  while (at.item < work.items) {
-    const int t = at.begin + lane;
-    const bool there = t < at.end;
-    const int64_t row = !there ? 0 : p.source_row == nullptr ? t : p.source_row[t];
-    const uint8_t* x = p.x + row * p.x_step;
-    const uint8_t* x_scale = p.x_scale + row * p.x_scale_step;
-    for (int slice = 0; slice < work.slices; ++slice) {
-      RowPiece piece[kPieces];
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        const int inside = warp + i * kRowWarps;
-        const int group = slice * kGroups + inside;
-        if (there && inside < kGroups && group * kGroup < p.k) {
-          piece[i].Fetch(x + int64_t{group} * kGroup, x_scale + group, p.x_aligned);
-        }
-      }
-      WaitForPhase(SharedAddress(&shared.empty[ring.stage]), ring.parity ^ 1);
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        const int inside = warp + i * kRowWarps;
-        if (there && inside < kGroups) piece[i].Store(shared.stage[ring.stage], inside, lane);
-      }
-      FenceForProducts();
-      __syncwarp();
-      if (lane == 0) Arrive(SharedAddress(&shared.full[ring.stage]));
       ring.Advance();
     }
     work.Advance(at, shared);
@@ -247,10 +240,11 @@ __device__ void AddGroups(const Stage& stage, float (&sum)[kMostRows / 2]) {
   const int row = warp * 16 + lane % 16;
   const uint32_t codes = SharedAddress(stage.codes[row]);
   const uint32_t piece = static_cast<uint32_t>(lane / 16 ^ row % 8);
-  const uint64_t x = wgmma::PlainOperand(SharedAddress(stage.x), kMostRows * 16, 128);
+  constexpr int kRows = kTiles * 8;
+  const uint64_t x = wgmma::PlainOperand(SharedAddress(stage.x), kRows * 16, 128);
   const uint2 scale[2] = {*reinterpret_cast<const uint2*>(stage.scale[warp * 16 + lane / 4]),
                           *reinterpret_cast<const uint2*>(stage.scale[warp * 16 + lane / 4 + 8])};
-  const float* x_scale = &stage.x_scale[0][lane % 4 * 2];
+  const float* x_scale = stage.x_scale + lane % 4 * 2;
   float part[2][kTiles * 4];
   const auto add = [&](int g) {
     wgmma::Settle(part[g % 2]);
@@ -258,7 +252,7 @@ __device__ void AddGroups(const Stage& stage, float (&sum)[kMostRows / 2]) {
     const float lower = ScaleOf(g < 4 ? scale[1].x : scale[1].y, g % 4);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      const float2 s = *reinterpret_cast<const float2*>(x_scale + g * kMostRows + tile * 8);
+      const float2 s = *reinterpret_cast<const float2*>(x_scale + g * kRows + tile * 8);
       const float* from = part[g % 2] + tile * 4;
       float* to = sum + tile * 4;
       to[0] = fmaf(from[0], upper * s.x, to[0]);
@@ -279,7 +273,7 @@ __device__ void AddGroups(const Stage& stage, float (&sum)[kMostRows / 2]) {
     Spread(raw[g % 2 * 2], a[g % 2][0], a[g % 2][2]);
     Spread(raw[g % 2 * 2 + 1], a[g % 2][1], a[g % 2][3]);
     wgmma::Fence();
-    wgmma::Product(part[g % 2], a[g % 2], x + static_cast<uint64_t>(g * (2 * kMostRows)));
+    wgmma::Product(part[g % 2], a[g % 2], x + static_cast<uint64_t>(g * (2 * kRows)));
     wgmma::Commit();
     if (g > 0) {
       wgmma::Wait<1>();
@@ -350,7 +344,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Shared& shared = *reinterpret_cast<Shared*>(memory + (-base & (kAlignment - 1)));
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      InitArrivals(SharedAddress(&shared.full[i]), 1 + cuda::kWarp + kRowWarps);
+      InitArrivals(SharedAddress(&shared.full[i]), 1 + cuda::kWarp);
       InitArrivals(SharedAddress(&shared.empty[i]), kMultiplyWarps);
     }
     FenceForProducts();
@@ -361,15 +355,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   work.items = FindLive(p, shared) * work.blocks;  // ends with a barrier
   const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp;
   if (warp < kMultiplyWarps) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 96;");
     Multiply(p, work, shared);
   } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
-    if (warp == kMultiplyWarps) {
-      CopyWeights(p, work, shared);
-    } else {
-      BringRows(p, work, shared, warp - kMultiplyWarps - 1);
-    }
+    Fill(p, work, shared);
   }
 }
 

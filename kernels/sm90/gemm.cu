@@ -278,27 +278,25 @@ absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, De
   p.k = problem.k;
   p.rows = static_cast<int>(args.x.dim(0));
   p.x_aligned = p.x_step % 16 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+  p.x_scale_aligned = p.x_scale_step % 4 == 0 && reinterpret_cast<uintptr_t>(p.x_scale) % 4 == 0;
   const auto w_step = static_cast<uint64_t>(args.w.codes.step(0));
   if (w_step % 16 != 0 || reinterpret_cast<uintptr_t>(args.w.codes.data) % 16 != 0) {
     return absl::InvalidArgumentError(
         "linear: e4m3 rows of whole 256 inputs must be aligned to 16 bytes");
   }
-  const auto k = static_cast<uint64_t>(p.k);
-  const MatrixOfBytes w{args.w.codes.data, k, static_cast<uint64_t>(p.n), w_step};
-  absl::Status status = MakeTensorMap(w, fp8::kChannels, p.w);
+  absl::Status status =
+      MapRows(args.w.codes.data, p.k, p.n, args.w.codes.step(0), fp8::kChannels, p.w);
   if (!status.ok()) return status;
   const auto parts = static_cast<unsigned>(fp8::PartsOf(problem.n, problem.k));
   const auto launch = [&](auto tile) {
     if (p.x_aligned) {
-      const MatrixOfBytes x{args.x.data, k, static_cast<uint64_t>(p.rows),
-                            static_cast<uint64_t>(p.x_step)};
-      status = MakeTensorMap(x, tile(), p.x_map);
+      status = MapRows(args.x.data, p.k, p.rows, p.x_step, tile(), p.x_map);
       if (!status.ok()) return status;
     }
     const dim3 grid(BlocksFor(problem.n, fp8::kChannels) * parts, BlocksFor(p.rows, tile()));
-    return cuda::LaunchClusters(Linear::kId, fp8::LinearFp8Kernel<tile()>, grid, parts,
-                                fp8::kThreads, sizeof(fp8::Shared<tile()>) + fp8::kAlignment,
-                                stream, p);
+    const size_t shared = sizeof(fp8::Shared<tile()>) + fp8::kAlignment;
+    return cuda::LaunchAs(Linear::kId, fp8::LinearFp8Kernel<tile()>,
+                          {grid, fp8::kThreads, shared, parts}, stream, p);
   };
   if (p.rows <= 8) return launch(std::integral_constant<int, 8>());
   if (p.rows <= 16) return launch(std::integral_constant<int, 16>());
@@ -394,7 +392,9 @@ struct ExpertLinearOp {
               std::to_string(problem.num_experts), "at most 512")
         .Take();
   }
-  static size_t WorkspaceBytes(const ExpertLinear::Problem&) { return 0; }
+  static size_t WorkspaceBytes(const ExpertLinear::Problem& problem) {
+    return IsFp4(problem) ? fp4::ArrangedBytes(problem.max_rows, problem.k) : 0;
+  }
   // Of the problem alone, so that the order of sums is.
   static bool IsFp4(const ExpertLinear::Problem& problem) {
     return problem.format == WeightFormat::kE2m1Row32 && problem.x_dtype == DType::kE4m3 &&
@@ -432,16 +432,51 @@ struct ExpertLinearOp {
     for (size_t e = 0; e < experts; ++e) {
       p.place[e] = static_cast<int32_t>(static_cast<uint64_t>(table.codes[e] - lowest) / step);
     }
-    const MatrixOfBytes codes{lowest,
-                              static_cast<uint64_t>(problem.k / 2),
-                              static_cast<uint64_t>(problem.n),
-                              static_cast<uint64_t>(codes_step),
-                              farthest / step + 1,
-                              step};
-    return MakeTensorMap(codes, fp4::kBlockRows, p.codes);
+    return MapRows(lowest, problem.k / 2, problem.n, codes_step, fp4::kBlockRows, p.codes,
+                   farthest / step + 1, step);
+  }
+  static absl::Status MapActivations(const fp4::Arranged& x, int k, fp4::Parameters& p) {
+    const auto rows = static_cast<uint64_t>(x.assignments);
+    const auto groups = static_cast<uint64_t>(k / fp4::kGroup);
+    for (int i = 0; i < fp4::kRowBoxes; ++i) {
+      const cuuint32_t box = 8u << i;
+      absl::Status status = MakeTensorMap({x.codes,
+                                           CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                                           {16, rows, groups * 2},
+                                           {16, rows * 16},
+                                           {16, box, fp4::kGroups * 2},
+                                           false},
+                                          p.x[i]);
+      if (!status.ok()) return status;
+      const auto step = static_cast<uint64_t>(x.ScaleStep()) * sizeof(float);
+      status = MakeTensorMap({x.scale,
+                              CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                              {rows, 1, groups},
+                              {step, step},
+                              {box, 1, fp4::kGroups},
+                              false},
+                             p.x_scale[i]);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+  // Brings the activations into the workspace.
+  static absl::Status Arrange(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
+                              const fp4::Arranged& to, DeviceStream stream) {
+    fp4::Source from;
+    from.x = args.x.as<uint8_t>();
+    from.x_step = args.x.step(0);
+    from.scale = args.x_scale.as<uint8_t>();
+    from.scale_step = args.x_scale.step(0);
+    from.row = args.source_row.absent() ? nullptr : args.source_row.as<int32_t>();
+    from.groups = problem.k / fp4::kGroup;
+    from.aligned = from.x_step % 16 == 0 && reinterpret_cast<uintptr_t>(from.x) % 16 == 0;
+    const dim3 grid(BlocksFor(to.assignments * from.groups, kThreads));
+    return cuda::Launch(ExpertLinear::kId, fp4::ArrangeKernel, grid, kThreads, 0, stream, from, to);
   }
   static absl::Status RunFp4(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
-                             const ExpertTable& table, const TileWork& work, DeviceStream stream) {
+                             const ExpertTable& table, const TileWork& work, Workspace workspace,
+                             DeviceStream stream) {
     if (absl::Status status = CheckAligned(table, args.w.size(), work.w); !status.ok()) {
       return status;
     }
@@ -452,26 +487,31 @@ struct ExpertLinearOp {
     }
     std::copy(table.scale, table.scale + args.w.size(), p.scale);
     p.scale_step = work.w.scale_step;
-    p.x = args.x.as<uint8_t>();
-    p.x_step = args.x.step(0);
-    p.x_scale = args.x_scale.as<uint8_t>();
-    p.x_scale_step = args.x_scale.step(0);
-    p.source_row = work.source_row;
     p.expert_offset = args.expert_offset.as<int32_t>();
     p.y = work.y;
     p.y_step = work.y_step;
     p.n = problem.n;
     p.k = problem.k;
     p.num_experts = problem.num_experts;
-    p.x_aligned = p.x_step % 16 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+    fp4::Arranged x;
+    x.assignments = args.y.dim(0);
+    const size_t wanted = fp4::ArrangedBytes(x.assignments, problem.k);
+    absl::Status status = CheckWorkspace(ExpertLinear::kId, workspace, wanted);
+    if (!status.ok()) return status;
+    x.codes = static_cast<uint8_t*>(workspace.data);
+    x.scale = reinterpret_cast<float*>(x.codes + (x.assignments * problem.k + 15) / 16 * 16);
+    status = MapActivations(x, problem.k, p);
+    if (status.ok()) status = Arrange(problem, args, x, stream);
+    if (!status.ok()) return status;
     const int64_t most = int64_t{problem.num_experts} * BlocksFor(problem.n, fp4::kBlockRows);
     const int64_t resident = 2 * int64_t{cuda::Multiprocessors()};
     const dim3 grid(static_cast<unsigned>(std::min(most, resident)));
-    return cuda::Launch(ExpertLinear::kId, fp4::ExpertFp4Kernel, grid, fp4::kThreads,
-                        sizeof(fp4::Shared) + fp4::kAlignment, stream, p);
+    return cuda::LaunchAs(
+        ExpertLinear::kId, fp4::ExpertFp4Kernel,
+        {grid, fp4::kThreads, sizeof(fp4::Shared) + fp4::kAlignment, 1, /*early=*/true}, stream, p);
   }
   static absl::Status Run(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
-                          Workspace, DeviceStream stream) {
+                          Workspace workspace, DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     const int64_t assignments = args.y.dim(0);
     if (assignments == 0) return absl::OkStatus();
@@ -495,7 +535,7 @@ struct ExpertLinearOp {
                         args.y.as<uint16_t>(),
                         args.y.step(0)};
     const int64_t per_expert = assignments / problem.num_experts + 1;
-    if (IsFp4(problem)) return RunFp4(problem, args, table, work, stream);
+    if (IsFp4(problem)) return RunFp4(problem, args, table, work, workspace, stream);
     return WithTile(per_expert, [&](auto tile) {
       const dim3 grid(BlocksFor(problem.n, kTileN), static_cast<unsigned>(problem.num_experts));
       return cuda::Launch(ExpertLinear::kId, ExpertTileKernel<tile()>, grid, kThreads, 0, stream,

@@ -68,7 +68,8 @@ struct Parameters {
   uint16_t* y;
   int64_t y_step;
   int n, k, rows;
-  bool x_aligned;  // rows of x begin at multiples of 16 bytes
+  bool x_aligned;        // rows of x begin at multiples of 16 bytes
+  bool x_scale_aligned;  // and of its scales of 4
 };
 
 // A slice of rows that the copy engine cannot read, by one warp; rows beyond the last stay what
@@ -84,43 +85,64 @@ __device__ void BringRows(const Parameters& p, Stage<kRows>& stage, int slice, i
   }
 }
 
-// Scales of a slice as f32, by one warp.
-template <int kRows>
-__device__ void BringScales(const Parameters& p, Shared<kRows>& shared, int stage, int slice,
-                            int n0, int t0) {
-  constexpr int kBlocks = kChannels / kUnit;
-  constexpr int kPerLane = kRows * kUnits / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int w_row = min(n0 / kUnit + lane % kBlocks, (p.n - 1) / kUnit);
-  const uint8_t w = p.w_scale[w_row * p.w_scale_step + slice * kUnits + lane / kBlocks];
-  uint8_t x[kPerLane];
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int item = i * 32 + lane;
-    const int64_t row = min(t0 + item % kRows, p.rows - 1);
-    x[i] = p.x_scale[row * p.x_scale_step + slice * kUnits + item / kRows];
-  }
-  (&shared.w_scale[stage][0][0])[lane] = DecodeE8m0(w);
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    (&shared.x_scale[stage][0][0])[i * 32 + lane] = DecodeE8m0(x[i]);
-  }
+__device__ inline float ScaleOf(uint32_t byte) {
+  const float value = __uint_as_float(byte == 0 ? 0x00400000u : byte << 23);
+  return byte == 255 ? __uint_as_float(0x7FC00000u) : value;
 }
 
-// The warps that fill stages: one has the copy engine bring codes, one brings scales, one the
+// Scales of a slice on their way to a stage as f32, by two warps: a lane has four units of up to
+// two rows of activations, and of the first warp one of the weights.
+template <int kRows>
+struct Scales {
+  static constexpr int kItems = kRows * (kUnits / 4);
+  static constexpr int kBlocks = kChannels / kUnit;
+  uint32_t x[(kItems + 63) / 64];
+  uint32_t w;
+
+  __device__ void Fetch(const Parameters& p, int slice, int n0, int t0, int thread) {
+#pragma unroll
+    for (int i = 0; i < (kItems + 63) / 64; ++i) {
+      const int item = i * 64 + thread;
+      const int64_t row = min(t0 + item % kRows, p.rows - 1);
+      const uint8_t* from =
+          p.x_scale + row * p.x_scale_step + slice * kUnits + min(item / kRows, 1) * 4;
+      x[i] = p.x_scale_aligned ? *reinterpret_cast<const uint32_t*>(from)
+                               : from[0] | from[1] << 8 | from[2] << 16 | uint32_t{from[3]} << 24;
+    }
+    if (thread >= 32) return;
+    const int64_t row = min(n0 / kUnit + thread % kBlocks, (p.n - 1) / kUnit);
+    w = p.w_scale[row * p.w_scale_step + slice * kUnits + thread / kBlocks];
+  }
+  __device__ void Store(float* x_scale, float* w_scale, int thread) const {
+#pragma unroll
+    for (int i = 0; i < (kItems + 63) / 64; ++i) {
+      const int item = i * 64 + thread;
+      if (item >= kItems) break;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        x_scale[(item / kRows * 4 + j) * kRows + item % kRows] = ScaleOf(x[i] >> (8 * j) & 255);
+      }
+    }
+    if (thread < 32) w_scale[thread] = ScaleOf(w);
+  }
+};
+
+// The warps that fill stages: one has the copy engine bring codes, two bring scales, one the
 // activations that are not aligned.
 template <int kRows>
 __device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int end, int n0,
                      int t0) {
   const int warp = (static_cast<int>(threadIdx.x) - kMultiplyThreads) / 32;
-  const bool leader = threadIdx.x % 32 == 0;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   Ring<Shared<kRows>::kStages> ring;
   for (int slice = first; slice < end; ++slice) {
     const auto at = static_cast<int>(ring.stage);
     Stage<kRows>& stage = shared.stage[at];
     const uint32_t full = SharedAddress(&shared.full[at]);
+    Scales<kRows> scales;
+    if (warp >= 2) scales.Fetch(p, slice, n0, t0, (warp - 2) * 32 + lane);
     WaitForPhase(SharedAddress(&shared.empty[at]), ring.parity ^ 1);
-    if (warp == 0 && leader) {
+    if (warp == 0 && lane == 0) {
       ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
       for (int line = 0; line < kLines; ++line) {
         const int column = slice * kSlice + line * kLine;
@@ -128,11 +150,15 @@ __device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int 
         if (p.x_aligned) CopyBox(SharedAddress(stage.x[line]), p.x_map, column, 0, t0, full);
       }
     }
-    if (warp == 1) BringScales<kRows>(p, shared, at, slice, n0, t0);
-    if (warp == 2 && !p.x_aligned) BringRows<kRows>(p, stage, slice, t0);
-    if (warp == 2) FenceForProducts();
+    if (warp == 1 && !p.x_aligned) {
+      BringRows<kRows>(p, stage, slice, t0);
+      FenceForProducts();
+    }
+    if (warp >= 2) {
+      scales.Store(&shared.x_scale[at][0][0], &shared.w_scale[at][0][0], (warp - 2) * 32 + lane);
+    }
     __syncwarp();
-    if (leader && (warp == 1 || warp == 2)) Arrive(full);
+    if (lane == 0 && warp > 0) Arrive(full);
     ring.Advance();
   }
 }
@@ -247,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int end = (rank + 1) * slices / parts;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared<kRows>::kStages; ++i) {
-      InitArrivals(SharedAddress(&shared.full[i]), 3);
+      InitArrivals(SharedAddress(&shared.full[i]), 4);
       InitArrivals(SharedAddress(&shared.empty[i]), kMultiplyThreads / 32);
     }
     FenceForProducts();

@@ -55,18 +55,19 @@ struct ExpertTable {
   const uint8_t* scale[kMostExperts];
 };
 
-// Activations in the order of products: of each group of inputs and each assignment the even
-// inputs, then the odd ones, 16 bytes each: [k / 16][assignments][16]; scales as f32: [k /
-// 32][assignments], rows padded to four.
+// Activations in the order of products: of each group of inputs and each assignment the even inputs,
+// then the odd ones, 16 bytes each: [k / 16][places][16]; scales as f32: [k / 32][places]. There are
+// at least as many places as the largest box has rows.
 struct Arranged {
   uint8_t* codes;
   float* scale;
-  int64_t assignments;
-
-  __host__ __device__ int64_t ScaleStep() const { return (assignments + 3) / 4 * 4; }
+  int64_t assignments, places;
 };
+constexpr int64_t PlacesOf(int64_t assignments) {
+  return assignments < kMostRows ? kMostRows : (assignments + 3) / 4 * 4;
+}
 constexpr size_t ArrangedBytes(int64_t assignments, int64_t k) {
-  return static_cast<size_t>(assignments * k + (assignments + 3) / 4 * 4 * (k / kGroup) * 4) + 128;
+  return static_cast<size_t>(PlacesOf(assignments) * (k + k / kGroup * 4));
 }
 
 inline constexpr int kRowBoxes = 3;  // boxes of 8, 16 and 32 rows
@@ -116,12 +117,12 @@ __global__ void ArrangeKernel(Source from, Arranged to) {
   const uint8_t* x = from.x + row * from.x_step + group * kGroup;
   const uint4 low = from.aligned ? *reinterpret_cast<const uint4*>(x) : Gather(x);
   const uint4 high = from.aligned ? *reinterpret_cast<const uint4*>(x + 16) : Gather(x + 16);
-  auto* even = reinterpret_cast<uint4*>(to.codes) + 2 * group * to.assignments + assignment;
+  auto* even = reinterpret_cast<uint4*>(to.codes) + 2 * group * to.places + assignment;
   *even = {__byte_perm(low.x, low.y, 0x6420), __byte_perm(low.z, low.w, 0x6420),
            __byte_perm(high.x, high.y, 0x6420), __byte_perm(high.z, high.w, 0x6420)};
-  even[to.assignments] = {__byte_perm(low.x, low.y, 0x7531), __byte_perm(low.z, low.w, 0x7531),
+  even[to.places] = {__byte_perm(low.x, low.y, 0x7531), __byte_perm(low.z, low.w, 0x7531),
                           __byte_perm(high.x, high.y, 0x7531), __byte_perm(high.z, high.w, 0x7531)};
-  to.scale[group * to.ScaleStep() + assignment] =
+  to.scale[group * to.places + assignment] =
       DecodeE8m0(from.scale[row * from.scale_step + group]);
 }
 
@@ -220,6 +221,8 @@ __device__ inline void Fill(const Parameters& p, const Work& work, Shared& share
     }
     work.Advance(at, shared);
   }
+  // Who comes next may count on the kernel before having ended.
+  if (lane == 0 && !arranged) WaitForLast();
 }
 
 // Eight codes as two registers of e5m2: the even ones and the odd ones.

@@ -436,7 +436,7 @@ struct ExpertLinearOp {
                    farthest / step + 1, step);
   }
   static absl::Status MapActivations(const fp4::Arranged& x, int k, fp4::Parameters& p) {
-    const auto rows = static_cast<uint64_t>(x.assignments);
+    const auto rows = static_cast<uint64_t>(x.places);
     const auto groups = static_cast<uint64_t>(k / fp4::kGroup);
     for (int i = 0; i < fp4::kRowBoxes; ++i) {
       const cuuint32_t box = 8u << i;
@@ -448,7 +448,7 @@ struct ExpertLinearOp {
                                            false},
                                           p.x[i]);
       if (!status.ok()) return status;
-      const auto step = static_cast<uint64_t>(x.ScaleStep()) * sizeof(float);
+      const auto step = rows * sizeof(float);
       status = MakeTensorMap({x.scale,
                               CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                               {rows, 1, groups},
@@ -498,8 +498,9 @@ struct ExpertLinearOp {
     const size_t wanted = fp4::ArrangedBytes(x.assignments, problem.k);
     absl::Status status = CheckWorkspace(ExpertLinear::kId, workspace, wanted);
     if (!status.ok()) return status;
+    x.places = fp4::PlacesOf(x.assignments);
     x.codes = static_cast<uint8_t*>(workspace.data);
-    x.scale = reinterpret_cast<float*>(x.codes + (x.assignments * problem.k + 15) / 16 * 16);
+    x.scale = reinterpret_cast<float*>(x.codes + x.places * problem.k);
     status = MapActivations(x, problem.k, p);
     if (status.ok()) status = Arrange(problem, args, x, stream);
     if (!status.ok()) return status;

@@ -284,7 +284,9 @@ void BenchExperts(Setting& setting, const std::string& name, const Experts& expe
       experts.count, n, k, format, 32, DType::kE4m3, DType::kBf16, static_cast<int>(rows)};
   const auto* variant = setting.registry.Find<ExpertLinear>("sm90");
   Check(variant->supports(problem));
-  const auto call = [&](int) { Check(variant->run(problem, args, {}, {&Stream()})); };
+  const size_t scratch = variant->workspace_bytes(problem);
+  const Workspace workspace{Allocate(scratch), scratch};
+  const auto call = [&](int) { Check(variant->run(problem, args, workspace, {&Stream()})); };
   Check(cudaMemset(args.y.data, 0xFF, static_cast<size_t>(rows * n) * 2));
   call(0);
   Check(cudaDeviceSynchronize());

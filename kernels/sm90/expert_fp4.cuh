@@ -35,7 +35,7 @@ inline constexpr float kCodeScale = 16384;  // what the codes are too small by
 struct Stage {
   uint8_t codes[kBlockRows][kSlice / 2];    // swizzled
   uint8_t x[kGroups * 2 * kMostRows * 16];  // group; even inputs, then odd ones; row; 16 bytes
-  float x_scale[kGroups * kMostRows];       // group; row
+  float x_scale[kMostRows][kGroups];
   uint32_t scale[kBlockRows][kGroups / 4];
 };
 
@@ -55,9 +55,10 @@ struct ExpertTable {
   const uint8_t* scale[kMostExperts];
 };
 
-// Activations in the order of products: of each group of inputs and each assignment the even inputs,
-// then the odd ones, 16 bytes each: [k / 16][places][16]; scales as f32: [k / 32][places]. There are
-// at least as many places as the largest box has rows.
+// Activations in the order of products: of each group of inputs and each assignment the even
+// inputs, then the odd ones, 16 bytes each: [k / 16][places][16]; scales as f32: [places][k / 32].
+// (Boxes must begin at multiples of 16 bytes.) There are at least as many places as the largest box
+// has rows.
 struct Arranged {
   uint8_t* codes;
   float* scale;
@@ -121,8 +122,8 @@ __global__ void ArrangeKernel(Source from, Arranged to) {
   *even = {__byte_perm(low.x, low.y, 0x6420), __byte_perm(low.z, low.w, 0x6420),
            __byte_perm(high.x, high.y, 0x6420), __byte_perm(high.z, high.w, 0x6420)};
   even[to.places] = {__byte_perm(low.x, low.y, 0x7531), __byte_perm(low.z, low.w, 0x7531),
-                          __byte_perm(high.x, high.y, 0x7531), __byte_perm(high.z, high.w, 0x7531)};
-  to.scale[group * to.places + assignment] =
+                     __byte_perm(high.x, high.y, 0x7531), __byte_perm(high.z, high.w, 0x7531)};
+  to.scale[assignment * from.groups + group] =
       DecodeE8m0(from.scale[row * from.scale_step + group]);
 }
 
@@ -202,7 +203,7 @@ __device__ inline void Fill(const Parameters& p, const Work& work, Shared& share
         CopyBox(SharedAddress(stage.codes), p.codes, slice * (kSlice / 2), place, at.n0, full);
         if (!arranged) WaitForLast();
         CopyBox(SharedAddress(stage.x), p.x[box], 0, at.begin, slice * (kSlice / 16), full);
-        CopyBox(SharedAddress(stage.x_scale), p.x_scale[box], at.begin, 0, slice * kGroups, full);
+        CopyBox(SharedAddress(stage.x_scale), p.x_scale[box], slice * kGroups, 0, at.begin, full);
       }
       arranged = true;
       __syncwarp();
@@ -247,7 +248,7 @@ __device__ void AddGroups(const Stage& stage, float (&sum)[kMostRows / 2]) {
   const uint64_t x = wgmma::PlainOperand(SharedAddress(stage.x), kRows * 16, 128);
   const uint2 scale[2] = {*reinterpret_cast<const uint2*>(stage.scale[warp * 16 + lane / 4]),
                           *reinterpret_cast<const uint2*>(stage.scale[warp * 16 + lane / 4 + 8])};
-  const float* x_scale = stage.x_scale + lane % 4 * 2;
+  const float* x_scale = stage.x_scale[lane % 4 * 2];
   float part[2][kTiles * 4];
   const auto add = [&](int g) {
     wgmma::Settle(part[g % 2]);
@@ -255,13 +256,14 @@ __device__ void AddGroups(const Stage& stage, float (&sum)[kMostRows / 2]) {
     const float lower = ScaleOf(g < 4 ? scale[1].x : scale[1].y, g % 4);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      const float2 s = *reinterpret_cast<const float2*>(x_scale + g * kRows + tile * 8);
+      const float left = x_scale[tile * 8 * kGroups + g];
+      const float right = x_scale[(tile * 8 + 1) * kGroups + g];
       const float* from = part[g % 2] + tile * 4;
       float* to = sum + tile * 4;
-      to[0] = fmaf(from[0], upper * s.x, to[0]);
-      to[1] = fmaf(from[1], upper * s.y, to[1]);
-      to[2] = fmaf(from[2], lower * s.x, to[2]);
-      to[3] = fmaf(from[3], lower * s.y, to[3]);
+      to[0] = fmaf(from[0], upper * left, to[0]);
+      to[1] = fmaf(from[1], upper * right, to[1]);
+      to[2] = fmaf(from[2], lower * left, to[2]);
+      to[3] = fmaf(from[3], lower * right, to[3]);
     }
   };
   uint32_t raw[4];

@@ -8,6 +8,7 @@
 #include "kernels/cuda/rows.cuh"
 #include "kernels/sm90/expert_fp4.cuh"
 #include "kernels/sm90/family.cuh"
+#include "kernels/sm90/grouped_fp8.cuh"
 #include "kernels/sm90/linear_fp8.cuh"
 
 namespace skein::kernels::sm90 {
@@ -336,6 +337,47 @@ struct LinearOp {
   }
 };
 
+// bf16 activations, scaled e4m3 weights, whole steps of inputs for every warp and blocks of
+// channels that no scale divides: of the problem alone, so that the order of sums is.
+bool IsGroupedFp8(const GroupedLinear::Problem& problem) {
+  return problem.format == WeightFormat::kE4m3Block && problem.block == grouped::kUnit &&
+         problem.x_dtype == DType::kBf16 && problem.y_dtype == DType::kBf16 &&
+         problem.n % grouped::kChannels == 0 && problem.k % (grouped::kStep * grouped::kWarps) == 0;
+}
+
+absl::Status RunGroupedFp8(const GroupedLinear::Problem& problem, const GroupedLinear::Args& args,
+                           DeviceStream stream) {
+  grouped::Parameters p;
+  p.w = args.w.codes.as<uint8_t>();
+  p.w_step = args.w.codes.step(0);
+  p.w_scale = args.w.scale.as<uint8_t>();
+  p.w_scale_step = args.w.scale.step(0);
+  p.x = args.x.as<uint16_t>();
+  p.x_step = args.x.step(0);
+  p.x_group_step = args.x.step(1);
+  p.y = args.y.as<uint16_t>();
+  p.y_step = args.y.step(0);
+  p.y_group_step = args.y.step(1);
+  p.n = problem.n;
+  p.k = problem.k;
+  p.rows = static_cast<int>(args.x.dim(0));
+  p.x_aligned =
+      p.x_step % 4 == 0 && p.x_group_step % 4 == 0 && reinterpret_cast<uintptr_t>(p.x) % 8 == 0;
+  if (p.w_step % 16 != 0 || reinterpret_cast<uintptr_t>(p.w) % 16 != 0) {
+    return absl::InvalidArgumentError(
+        "grouped_linear: e4m3 rows of whole 512 inputs must be aligned to 16 bytes");
+  }
+  const auto launch = [&](auto tiles) {
+    const dim3 grid(BlocksFor(problem.n, grouped::kChannels), BlocksFor(p.rows, tiles() * 8),
+                    static_cast<unsigned>(problem.groups));
+    return cuda::Launch(GroupedLinear::kId, grouped::GroupedFp8Kernel<tiles()>, grid,
+                        grouped::kWarps * kWarp, 0, stream, p);
+  };
+  if (p.rows <= 8) return launch(std::integral_constant<int, 1>());
+  if (p.rows <= 16) return launch(std::integral_constant<int, 2>());
+  return launch(std::integral_constant<int, 4>());
+}
+
 struct GroupedLinearOp {
   static absl::Status Supports(const GroupedLinear::Problem& problem) {
     if (absl::Status status = SupportsProduct(problem); !status.ok()) return status;
@@ -345,6 +387,7 @@ struct GroupedLinearOp {
   static absl::Status Run(const GroupedLinear::Problem& problem, const GroupedLinear::Args& args,
                           Workspace, DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    if (IsGroupedFp8(problem)) return RunGroupedFp8(problem, args, stream);
     const int64_t rows = args.x.dim(0);
     const WeightView w = MakeWeight(args.w, problem.format, problem.block);
     const Activations x = MakeActivations(args.x, {});
@@ -448,12 +491,12 @@ struct ExpertLinearOp {
                                            false},
                                           p.x[i]);
       if (!status.ok()) return status;
-      const auto step = rows * sizeof(float);
+      const uint64_t step = groups * sizeof(float);
       status = MakeTensorMap({x.scale,
                               CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-                              {rows, 1, groups},
+                              {groups, 1, rows},
                               {step, step},
-                              {box, 1, fp4::kGroups},
+                              {fp4::kGroups, 1, box},
                               false},
                              p.x_scale[i]);
       if (!status.ok()) return status;

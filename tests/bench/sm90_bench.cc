@@ -188,7 +188,7 @@ double Decoded(const std::vector<uint8_t>& codes, const std::vector<uint8_t>& sc
 // One row of an output that is to be checked.
 struct RowCheck {
   const uint8_t* x;
-  const uint8_t* x_scale;
+  const uint8_t* x_scale;  // null: x is bf16
   const uint8_t* y;
 };
 
@@ -196,8 +196,10 @@ struct RowCheck {
 double ProductError(const RowCheck& row, const Weight& w, int n, int k, bool packed) {
   const auto width = static_cast<size_t>(k);
   const size_t bytes = packed ? width / 2 : width;
-  const std::vector<uint8_t> x = Download(row.x, width);
-  const std::vector<uint8_t> x_scale = Download(row.x_scale, width / 32);
+  const bool coded = row.x_scale != nullptr;
+  const std::vector<uint8_t> x = Download(row.x, coded ? width : 2 * width);
+  const std::vector<uint8_t> x_scale =
+      coded ? Download(row.x_scale, width / 32) : std::vector<uint8_t>();
   double worst = 0, largest = 0;
   for (int i = 0; i < kSamples; ++i) {
     const auto channel = static_cast<size_t>((i * 2654435761u + 17u) % static_cast<unsigned>(n));
@@ -207,7 +209,10 @@ double ProductError(const RowCheck& row, const Weight& w, int n, int k, bool pac
     const std::vector<uint8_t> row_scale = Download(scales, width / 32);
     double sum = 0;
     for (size_t at = 0; at < width; ++at) {
-      sum += Decoded(x, x_scale, false, at) * Decoded(row_codes, row_scale, packed, at);
+      const double input =
+          coded ? Decoded(x, x_scale, false, at)
+                : double{DecodeBf16(static_cast<uint16_t>(x[2 * at] | x[2 * at + 1] << 8))};
+      sum += input * Decoded(row_codes, row_scale, packed, at);
     }
     const std::vector<uint8_t> y = Download(row.y + channel * 2, 2);
     const double got = double{DecodeBf16(static_cast<uint16_t>(y[0] | y[1] << 8))};
@@ -366,6 +371,54 @@ void BenchLinear(Setting& setting, int n, int k) {
     const double error = ProductError(row, args.w, n, k, false);
     Measure(setting, shape + "_t" + std::to_string(tokens), error,
             static_cast<double>(code_bytes) * (1 + 1.0 / 1024), call);
+  }
+  Check(cudaFree(codes));
+  Check(cudaFree(scales));
+}
+
+// The output projection of V4.1: eight groups of 4096 inputs and 1024 outputs.
+void BenchGrouped(Setting& setting) {
+  constexpr int kGroups = 8, kOutputs = 1024, kInputs = 4096;
+  if (!Wanted(setting, "grouped_linear_fp8_")) return;
+  constexpr size_t kCodeBytes = size_t{kGroups} * kOutputs * kInputs;
+  constexpr size_t kCopies = 8;
+  uint8_t* codes = RandomBytes(kCodeBytes * kCopies);
+  uint8_t* scales = RandomBytes(kCodeBytes / 1024 * kCopies, 117);
+  const auto* variant = setting.registry.Find<GroupedLinear>("sm90");
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (const int tokens : {1, 16, 64}) {
+    std::vector<uint16_t> x;
+    for (int i = 0; i < tokens * kGroups * kInputs; ++i) x.push_back(EncodeBf16(normal(random)));
+    GroupedLinear::Args args;
+    args.x = MakeView(Upload(x), DType::kBf16, {tokens, kGroups, kInputs});
+    const size_t y_bytes = static_cast<size_t>(tokens) * kGroups * kOutputs * 2;
+    args.y = MakeView(Allocate(y_bytes), DType::kBf16, {tokens, kGroups, kOutputs});
+    const GroupedLinear::Problem problem{
+        kGroups, kOutputs,     kInputs,      WeightFormat::kE4m3Block,
+        32,      DType::kBf16, DType::kBf16, tokens};
+    Check(variant->supports(problem));
+    const auto call = [&](int i) {
+      const size_t copy = static_cast<size_t>(i) % kCopies;
+      args.w.codes =
+          MakeView(codes + copy * kCodeBytes, DType::kE4m3, {kGroups * kOutputs, kInputs});
+      args.w.scale = MakeView(scales + copy * (kCodeBytes / 1024), DType::kE8m0,
+                              {kGroups * kOutputs / 32, kInputs / 32});
+      Check(variant->run(problem, args, {}, {&Stream()}));
+    };
+    call(0);
+    Check(cudaDeviceSynchronize());
+    // The last group of the last row.
+    const auto last = static_cast<size_t>(tokens * kGroups - 1);
+    const Weight w{MakeView(codes + size_t{kGroups - 1} * kOutputs * kInputs, DType::kE4m3,
+                            {kOutputs, kInputs}),
+                   MakeView(scales + size_t{kGroups - 1} * kOutputs * kInputs / 1024, DType::kE8m0,
+                            {kOutputs / 32, kInputs / 32})};
+    const RowCheck row{args.x.as<uint8_t>() + last * kInputs * 2, nullptr,
+                       args.y.as<uint8_t>() + last * kOutputs * 2};
+    Measure(setting, "grouped_linear_fp8_8x1024x4096_t" + std::to_string(tokens),
+            ProductError(row, w, kOutputs, kInputs, false),
+            static_cast<double>(kCodeBytes) * (1 + 1.0 / 1024), call);
   }
   Check(cudaFree(codes));
   Check(cudaFree(scales));
@@ -563,6 +616,7 @@ int Main(int argc, char** argv) {
         std::pair{32768, 1280}, std::pair{5120, 8192}}) {
     BenchLinear(setting, n, k);
   }
+  BenchGrouped(setting);
   for (const int batch : {1, 16, 64, 256}) BenchAttention(setting, batch);
   return setting.failed ? 1 : 0;
 }

@@ -185,6 +185,8 @@ struct SparseAttentionOp {
     p.out_head_step = from.out_head_step;
     p.scale = from.scale;
     p.heads = from.heads;
+    p.q_aligned =
+        p.q_step % 8 == 0 && p.q_head_step % 8 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
     const latent::Division division = latent::DivisionOf(window + from.num_selected);
     p.tiles = division.tiles;
     const dim3 grid(static_cast<unsigned>(rows * division.parts));

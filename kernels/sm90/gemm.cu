@@ -436,26 +436,26 @@ struct ExpertLinearOp {
         .Take();
   }
   static size_t WorkspaceBytes(const ExpertLinear::Problem& problem) {
-    return IsFp4(problem) ? fp4::ArrangedBytes(problem.max_rows, problem.k) : 0;
+    if (!IsFp4(problem)) return 0;
+    return fp4::ArrangedBytes(fp4::PlacesOf(problem.max_rows, problem.num_experts), problem.k);
   }
   // Of the problem alone, so that the order of sums is.
   static bool IsFp4(const ExpertLinear::Problem& problem) {
     return problem.format == WeightFormat::kE2m1Row32 && problem.x_dtype == DType::kE4m3 &&
-           problem.k % (4 * fp4::kGroup) == 0;
+           problem.k % (4 * fp4::kGroup) == 0 && fp4::ScaleBuffers(problem.k) > 0;
   }
-  static absl::Status CheckAligned(const ExpertTable& table, size_t experts,
+  static absl::Status CheckAligned(const ExpertTable& table, size_t experts, int k,
                                    const WeightView& first) {
-    uintptr_t codes = static_cast<uintptr_t>(first.codes_step);
-    uintptr_t scale = static_cast<uintptr_t>(first.scale_step);
+    auto all = static_cast<uintptr_t>(first.codes_step);
     for (size_t e = 0; e < experts; ++e) {
-      codes |= reinterpret_cast<uintptr_t>(table.codes[e]);
-      scale |= reinterpret_cast<uintptr_t>(table.scale[e]);
+      all |= reinterpret_cast<uintptr_t>(table.codes[e]);
+      all |= reinterpret_cast<uintptr_t>(table.scale[e]);
     }
-    return codes % 16 == 0 && scale % 4 == 0
+    return all % 16 == 0 && first.scale_step == k / fp4::kGroup
                ? absl::OkStatus()
                : absl::InvalidArgumentError(
-                     "expert_linear: e2m1 rows of whole 128 inputs must be aligned to 16 bytes, "
-                     "their scales to 4");
+                     "expert_linear: e2m1 rows of whole 128 inputs and scales must be aligned to "
+                     "16 bytes, scales without gaps");
   }
   // One map for all experts: each is at a multiple of a step that divides all distances and the
   // distance of rows.
@@ -478,31 +478,6 @@ struct ExpertLinearOp {
     return MapRows(lowest, problem.k / 2, problem.n, codes_step, fp4::kBlockRows, p.codes,
                    farthest / step + 1, step);
   }
-  static absl::Status MapActivations(const fp4::Arranged& x, int k, fp4::Parameters& p) {
-    const auto rows = static_cast<uint64_t>(x.places);
-    const auto groups = static_cast<uint64_t>(k / fp4::kGroup);
-    for (int i = 0; i < fp4::kRowBoxes; ++i) {
-      const cuuint32_t box = 8u << i;
-      absl::Status status = MakeTensorMap({x.codes,
-                                           CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                                           {16, rows, groups * 2},
-                                           {16, rows * 16},
-                                           {16, box, fp4::kGroups * 2},
-                                           false},
-                                          p.x[i]);
-      if (!status.ok()) return status;
-      const uint64_t step = groups * sizeof(float);
-      status = MakeTensorMap({x.scale,
-                              CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-                              {groups, 1, rows},
-                              {step, step},
-                              {fp4::kGroups, 1, box},
-                              false},
-                             p.x_scale[i]);
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
-  }
   // Brings the activations into the workspace.
   static absl::Status Arrange(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
                               const fp4::Arranged& to, DeviceStream stream) {
@@ -512,15 +487,19 @@ struct ExpertLinearOp {
     from.scale = args.x_scale.as<uint8_t>();
     from.scale_step = args.x_scale.step(0);
     from.row = args.source_row.absent() ? nullptr : args.source_row.as<int32_t>();
+    from.expert_offset = args.expert_offset.as<int32_t>();
+    from.num_experts = problem.num_experts;
     from.groups = problem.k / fp4::kGroup;
+    from.assignments = static_cast<int>(args.y.dim(0));
     from.aligned = from.x_step % 16 == 0 && reinterpret_cast<uintptr_t>(from.x) % 16 == 0;
-    const dim3 grid(BlocksFor(to.assignments * from.groups, kThreads));
-    return cuda::Launch(ExpertLinear::kId, fp4::ArrangeKernel, grid, kThreads, 0, stream, from, to);
+    const dim3 grid(BlocksFor(from.assignments, fp4::kArrangeWarps));
+    return cuda::Launch(ExpertLinear::kId, fp4::ArrangeKernel, grid, fp4::kArrangeWarps * kWarp, 0,
+                        stream, from, to);
   }
   static absl::Status RunFp4(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
                              const ExpertTable& table, const TileWork& work, Workspace workspace,
                              DeviceStream stream) {
-    if (absl::Status status = CheckAligned(table, args.w.size(), work.w); !status.ok()) {
+    if (absl::Status status = CheckAligned(table, args.w.size(), problem.k, work.w); !status.ok()) {
       return status;
     }
     fp4::Parameters p;
@@ -529,30 +508,29 @@ struct ExpertLinearOp {
       return status;
     }
     std::copy(table.scale, table.scale + args.w.size(), p.scale);
-    p.scale_step = work.w.scale_step;
     p.expert_offset = args.expert_offset.as<int32_t>();
     p.y = work.y;
     p.y_step = work.y_step;
     p.n = problem.n;
     p.k = problem.k;
     p.num_experts = problem.num_experts;
-    fp4::Arranged x;
-    x.assignments = args.y.dim(0);
-    const size_t wanted = fp4::ArrangedBytes(x.assignments, problem.k);
-    absl::Status status = CheckWorkspace(ExpertLinear::kId, workspace, wanted);
+    p.scale_buffers = fp4::ScaleBuffers(problem.k);
+    const int64_t places = fp4::PlacesOf(args.y.dim(0), problem.num_experts);
+    absl::Status status =
+        CheckWorkspace(ExpertLinear::kId, workspace, fp4::ArrangedBytes(places, problem.k));
     if (!status.ok()) return status;
-    x.places = fp4::PlacesOf(x.assignments);
-    x.codes = static_cast<uint8_t*>(workspace.data);
-    x.scale = reinterpret_cast<float*>(x.codes + x.places * problem.k);
-    status = MapActivations(x, problem.k, p);
-    if (status.ok()) status = Arrange(problem, args, x, stream);
+    p.x.codes = static_cast<uint8_t*>(workspace.data);
+    p.x.scale = reinterpret_cast<float*>(p.x.codes + places * problem.k);
+    status = Arrange(problem, args, p.x, stream);
     if (!status.ok()) return status;
     const int64_t most = int64_t{problem.num_experts} * BlocksFor(problem.n, fp4::kBlockRows);
     const int64_t resident = 2 * int64_t{cuda::Multiprocessors()};
     const dim3 grid(static_cast<unsigned>(std::min(most, resident)));
-    return cuda::LaunchAs(
-        ExpertLinear::kId, fp4::ExpertFp4Kernel,
-        {grid, fp4::kThreads, sizeof(fp4::Shared) + fp4::kAlignment, 1, /*early=*/true}, stream, p);
+    const size_t shared =
+        sizeof(fp4::Shared) + fp4::kAlignment +
+        static_cast<size_t>(p.scale_buffers) * static_cast<size_t>(fp4::ScaleBytes(problem.k));
+    return cuda::LaunchAs(ExpertLinear::kId, fp4::ExpertFp4Kernel,
+                          {grid, fp4::kThreads, shared, 1, /*early=*/true}, stream, p);
   }
   static absl::Status Run(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
                           Workspace workspace, DeviceStream stream) {

@@ -54,24 +54,26 @@ struct Parameters {
   int64_t out_step, out_head_step;
   float scale;
   int heads, tiles;
+  bool q_aligned;  // heads begin at multiples of 16 bytes
 };
-
-struct Shared {
-  uint8_t q[kBlocks][kHeads][128];  // bf16, swizzled
-  uint8_t kv[kBlocks][kTile][128];  // bf16, swizzled
-  float4 half[2][8][128];           // scores over half of the channels, by thread
-  int present[kTile];
-  float largest[kHeads], total[kHeads];  // of this block's places; scores times log2 e
-  float factor[kMostParts][kHeads];
-};
-inline constexpr size_t kAlignment = 1024;
 
 // A place of the list.
 struct Place {
   const uint8_t* data = nullptr;  // null: nobody
   const uint8_t* scale = nullptr;
-  bool packed = false;
 };
+inline constexpr int kMostTiles = 4;  // whose places are found at once
+
+struct Shared {
+  uint8_t q[kBlocks][kHeads][128];  // bf16, swizzled
+  uint8_t kv[kBlocks][kTile][128];  // bf16, swizzled
+  float4 half[2][8][128];           // scores over half of the channels, by thread
+  Place place[kMostTiles * kTile];  // of this block's tiles
+  int present[kTile];
+  float largest[kHeads], total[kHeads];  // of this block's places; scores times log2 e
+  float factor[kMostParts][kHeads];
+};
+inline constexpr size_t kAlignment = 1024;
 
 __device__ inline Place PlaceOf(const Parameters& p, int64_t t, int index) {
   const int sequence = p.rows.sequence[t];
@@ -90,7 +92,7 @@ __device__ inline Place PlaceOf(const Parameters& p, int64_t t, int index) {
     if (j < 0) return {};
     row = p.rows.HistoryRow(sequence, p.ratio, j);
   }
-  return {pool->RowData(row), pool->RowScale(row), pool->format == KvFormat::kFp4Group16};
+  return {pool->RowData(row), pool->RowScale(row)};
 }
 
 __device__ inline uint32_t Times(uint32_t pair, uint32_t factor) {
@@ -127,20 +129,16 @@ struct Quarter {
   uint4 codes[8];
   uint32_t scale[2];
 
-  __device__ void Fetch(const Place& place, int quarter) {
-    const int pieces = place.packed ? 4 : 8;
+  __device__ void Fetch(const Place& place, bool packed, int quarter) {
+    const int pieces = packed ? 4 : 8;
     const auto* from = reinterpret_cast<const uint4*>(place.data) + quarter * pieces;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (i < pieces) codes[i] = from[i];
     }
-    const int bytes = place.packed ? 8 : 4;
-    const uint8_t* at = place.scale + quarter * bytes;
-    scale[0] = scale[1] = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i < bytes) scale[i / 4] |= uint32_t{at[i]} << (i % 4 * 8);
-    }
+    const auto* words = reinterpret_cast<const uint32_t*>(place.scale);
+    scale[0] = words[packed ? quarter * 2 : quarter];
+    scale[1] = packed ? words[quarter * 2 + 1] : 0;
   }
   __device__ uint32_t ScaleByte(int i) const { return scale[i / 4] >> (i % 4 * 8) & 255; }
 
@@ -182,10 +180,19 @@ struct Quarter {
   }
 };
 
-__device__ inline void DecodeTile(const Parameters& p, int64_t t, int first, Shared& shared) {
+// Finds the places of the next tiles, so that nobody waits for them one tile at a time.
+__device__ inline void FindPlaces(const Parameters& p, int64_t t, int first, int count,
+                                  Shared& shared) {
+  for (int i = static_cast<int>(threadIdx.x); i < count * kTile; i += kThreads) {
+    shared.place[i] = PlaceOf(p, t, first + i);
+  }
+}
+
+__device__ inline void DecodeTile(const Parameters& p, int first, int tile, Shared& shared) {
   const int entry = static_cast<int>(threadIdx.x) % kTile;
   const int quarter = static_cast<int>(threadIdx.x) / kTile;
-  const Place place = PlaceOf(p, t, first + entry);
+  const Place place = shared.place[tile * kTile + entry];
+  const KvFormat format = first + entry < p.window ? p.fresh.format : p.history.format;
   if (quarter == 0) shared.present[entry] = place.data != nullptr ? 1 : 0;
   uint8_t* line[2] = {shared.kv[quarter * 2][entry], shared.kv[quarter * 2 + 1][entry]};
   if (place.data == nullptr) {
@@ -193,27 +200,46 @@ __device__ inline void DecodeTile(const Parameters& p, int64_t t, int first, Sha
     return;
   }
   Quarter codes;
-  codes.Fetch(place, quarter);
-  if (place.packed) {
+  if (format == KvFormat::kFp4Group16) {
+    codes.Fetch(place, true, quarter);
     codes.StorePacked(line, entry);
   } else {
+    codes.Fetch(place, false, quarter);
     codes.StoreCodes(line, entry);
   }
 }
 
-// The row's queries; heads that do not exist are zeros.
+// Eight channels of a head in the order of the tiles; heads that do not exist are zeros.
+__device__ inline uint4 QueriesAt(const Parameters& p, int64_t t, int head, int piece) {
+  if (head >= p.heads) return {};
+  const uint16_t* from = p.q + t * p.q_step + head * p.q_head_step + piece * 8;
+  uint32_t c[4];
+  if (p.q_aligned) {
+    *reinterpret_cast<uint4*>(c) = *reinterpret_cast<const uint4*>(from);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) c[j] = from[2 * j] | uint32_t{from[2 * j + 1]} << 16;
+  }
+  return {__byte_perm(c[0], c[2], 0x5410), __byte_perm(c[0], c[2], 0x7632),
+          __byte_perm(c[1], c[3], 0x5410), __byte_perm(c[1], c[3], 0x7632)};
+}
+
 __device__ inline void LoadQueries(const Parameters& p, int64_t t, Shared& shared) {
-  for (int i = static_cast<int>(threadIdx.x); i < kHeads * kDim / 8; i += kThreads) {
-    const int head = i / (kDim / 8);
-    const int piece = i % (kDim / 8);
-    uint4 value = {};
-    if (head < p.heads) {
-      const uint16_t* from = p.q + t * p.q_step + head * p.q_head_step + piece * 8;
-      uint32_t c[8];
-      for (int j = 0; j < 8; ++j) c[j] = from[j];
-      value = {c[0] | c[4] << 16, c[1] | c[5] << 16, c[2] | c[6] << 16, c[3] | c[7] << 16};
+  constexpr int kAtOnce = 8;
+  constexpr int kPieces = kDim / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < kHeads * kPieces; i += kAtOnce * kThreads) {
+    uint4 value[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int item = i + j * kThreads;
+      value[j] = QueriesAt(p, t, item / kPieces, item % kPieces);
     }
-    *reinterpret_cast<uint4*>(&shared.q[piece / 8][head][((piece ^ head) & 7) * 16]) = value;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int item = i + j * kThreads;
+      const int head = item / kPieces, piece = item % kPieces;
+      *reinterpret_cast<uint4*>(&shared.q[piece / 8][head][((piece ^ head) & 7) * 16]) = value[j];
+    }
   }
 }
 
@@ -420,15 +446,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   Shared& shared = *reinterpret_cast<Shared*>(memory + (-base & (kAlignment - 1)));
   const int64_t t = blockIdx.x / cluster::Size();
   if (p.rows.sequence[t] < 0) return;
+  const int places = p.window + p.num_selected;
+  const int begin = static_cast<int>(cluster::Rank()) * p.tiles * kTile;
+  const int tiles = min(p.tiles, (places - begin + kTile - 1) / kTile);
+  FindPlaces(p, t, begin, min(tiles, kMostTiles), shared);
   LoadQueries(p, t, shared);
   float sum[2][64] = {};
   Softmax softmax;
-  const int places = p.window + p.num_selected;
-  for (int tile = 0; tile < p.tiles; ++tile) {
-    const int first = (static_cast<int>(cluster::Rank()) * p.tiles + tile) * kTile;
-    if (first >= places) break;
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int first = begin + tile * kTile;
     __syncthreads();
-    DecodeTile(p, t, first, shared);
+    if (tile > 0 && tile % kMostTiles == 0) {
+      FindPlaces(p, t, first, min(tiles - tile, kMostTiles), shared);
+      __syncthreads();
+    }
+    DecodeTile(p, first, tile % kMostTiles, shared);
     FenceForProducts();
     __syncthreads();
     float score[32], keep[2];

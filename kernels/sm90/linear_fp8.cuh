@@ -43,8 +43,9 @@ struct Stage {
   uint8_t x[kLines][kRows][kLine];
 };
 
-// Stages in flight: two blocks of a multiprocessor share its memory.
-constexpr int StagesOf(int rows) { return rows > 16 ? 2 : 3; }
+// Blocks of a multiprocessor, which share its memory and registers, and stages in flight.
+constexpr int BlocksOf(int rows) { return rows > 32 ? 1 : 2; }
+constexpr int StagesOf(int rows) { return rows > 32 ? 4 : rows > 16 ? 2 : 3; }
 
 template <int kRows>
 struct Shared {
@@ -163,52 +164,52 @@ __device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int 
   }
 }
 
-// Adds a stage to the sums.
+// Adds a stage to the sums. Two products are in flight, so that one is added while the other is
+// formed.
 template <int kRows>
 __device__ void AddStage(const Shared<kRows>& shared, int stage, float (&sum)[kRows / 2]) {
-  constexpr int kColumns = kRows < 32 ? kRows : 32;  // of one product
-  constexpr int kParts = kRows / kColumns;
-  constexpr int kSteps = kUnits * kParts;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const float* x_scale = &shared.x_scale[stage][0][static_cast<int>(threadIdx.x) % 4 * 2];
   const float* w_scale = &shared.w_scale[stage][0][warp / 2];
   const uint64_t w = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].w[0][warp / 4 * 64]));
   const uint64_t x = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].x));
-  float part[2][kColumns / 2];
-  const auto add = [&](int step) {
-    wgmma::Settle(part[step % 2]);
-    const int unit = step / kParts;
+  float part[2][kRows / 2];
+  const auto add = [&](int unit) {
+    // Scales are fetched while the product is formed.
     const float scale = w_scale[unit * (kChannels / kUnit)];
+    float2 s[kRows / 8];
 #pragma unroll
-    for (int tile = 0; tile < kColumns / 8; ++tile) {
-      const int column = step % kParts * kColumns + tile * 8;
-      const float2 s = *reinterpret_cast<const float2*>(x_scale + unit * kRows + column);
-      const float left = scale * s.x, right = scale * s.y;
-      float* to = sum + column / 2;
+    for (int tile = 0; tile < kRows / 8; ++tile) {
+      s[tile] = *reinterpret_cast<const float2*>(x_scale + unit * kRows + tile * 8);
+    }
+    if (unit + 1 < kUnits) {
+      wgmma::Wait<1>();
+    } else {
+      wgmma::Wait<0>();
+    }
+    wgmma::Settle(part[unit % 2]);
+#pragma unroll
+    for (int tile = 0; tile < kRows / 8; ++tile) {
+      const float left = scale * s[tile].x, right = scale * s[tile].y;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        to[i] = fmaf(part[step % 2][tile * 4 + i], i % 2 == 0 ? left : right, to[i]);
+        const float from = part[unit % 2][tile * 4 + i];
+        sum[tile * 4 + i] = fmaf(from, i % 2 == 0 ? left : right, sum[tile * 4 + i]);
       }
     }
   };
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int unit = step / kParts;
+  for (int unit = 0; unit < kUnits; ++unit) {
     const int line = unit * kUnit / kLine;
-    const int inside = unit * kUnit % kLine;
-    const uint32_t w_at = static_cast<uint32_t>(line * kChannels * kLine + inside);
-    const uint32_t x_at =
-        static_cast<uint32_t>((line * kRows + step % kParts * kColumns) * kLine + inside);
+    const auto inside = static_cast<uint32_t>(unit * kUnit % kLine);
     wgmma::Fence();
-    wgmma::Product(part[step % 2], w + (w_at >> 4), x + (x_at >> 4));
+    wgmma::Product(part[unit % 2],
+                   wgmma::Advance(w, static_cast<uint32_t>(line * kChannels * kLine) + inside),
+                   wgmma::Advance(x, static_cast<uint32_t>(line * kRows * kLine) + inside));
     wgmma::Commit();
-    if (step > 0) {
-      wgmma::Wait<1>();
-      add(step - 1);
-    }
+    if (unit > 0) add(unit - 1);
   }
-  wgmma::Wait<0>();
-  add(kSteps - 1);
+  add(kUnits - 1);
 }
 
 // Adds the sums of the cluster's blocks in order, each block a part of the rows, and stores them.
@@ -259,7 +260,7 @@ __device__ void Multiply(Shared<kRows>& shared, int first, int end) {
 }
 
 template <int kRows>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, BlocksOf(kRows))
     LinearFp8Kernel(const __grid_constant__ Parameters p) {
   extern __shared__ uint8_t memory[];
   const uint32_t base = SharedAddress(memory);
@@ -280,10 +281,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   __syncthreads();
   if (threadIdx.x < kMultiplyThreads) {
-    if constexpr (kRows > 32) asm volatile("setmaxnreg.inc.sync.aligned.u32 96;");
     Multiply<kRows>(shared, first, end);
   } else {
-    if constexpr (kRows > 32) asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
     Fill<kRows>(p, shared, first, end, n0, t0);
   }
   cluster::Synchronize();

@@ -71,6 +71,15 @@ __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int i, int j
       : "memory");
 }
 
+// `bytes` contiguous bytes, a multiple of 16, between addresses that are.
+__device__ inline void CopyBytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 // The kernel after this one may begin, if it was launched so.
 __device__ inline void LetNextBegin() { asm volatile("griddepcontrol.launch_dependents;"); }
 // Until the kernel before this one has ended and its writes are visible.

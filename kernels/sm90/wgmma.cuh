@@ -1,4 +1,4 @@
-// Matrix products of a warpgroup with f32 sums: 64 rows of A times 8, 16, 32 columns of B and 32
+// Matrix products of a warpgroup with f32 sums: 64 rows of A times 8 to 64 columns of B and 32
 // codes of K in one instruction that starts from zero. Device code.
 // Fragments of the sums: lane l of warp w has rows 16 w + l / 4 (and + 8) and columns
 // 8 j + l % 4 * 2 (and + 1): sum[4 j + 2 * upper row + column].
@@ -21,7 +21,7 @@ __device__ void Wait() {
 template <int kCount>
 __device__ void Settle(float (&sum)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i]));
 }
 
 // An operand in shared memory, K contiguous: blocks of 8 rows by 16 bytes, themselves contiguous,
@@ -42,6 +42,12 @@ __device__ inline uint64_t SwizzledOperand(uint32_t address) {
 __device__ inline uint64_t SwizzledColumns(uint32_t address, uint32_t along_columns) {
   return uint64_t{(address & 0x3FFFF) >> 4} | uint64_t{along_columns >> 4} << 16 |
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+// The operand `bytes` further on; an address never carries into the fields above it.
+__device__ inline uint64_t Advance(uint64_t operand, uint32_t bytes) {
+  const uint32_t low = static_cast<uint32_t>(operand) + (bytes >> 4);
+  return (operand & 0xFFFFFFFF00000000) | low;
 }
 
 // A of e5m2 codes in registers, B of e4m3 codes.
@@ -95,6 +101,20 @@ __device__ inline void Product(float (&d)[16], uint64_t a, uint64_t b) {
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
         "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
         "=f"(d[14]), "=f"(d[15])
+      : "l"(a), "l"(b));
+}
+
+__device__ inline void Product(float (&d)[32], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,"
+      "%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+      "%32, %33, 0, 1, 1;"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+        "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
+        "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
+        "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
+        "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31])
       : "l"(a), "l"(b));
 }
 

@@ -200,9 +200,8 @@ __device__ inline int FindLive(const Parameters& p, Shared& shared) {
 __device__ inline void FillScales(const uint8_t* from, int bytes, uint8_t* to, uint64_t* full) {
   const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
   const int whole = bytes / 16 * 16;
-  if (whole + lane < bytes) to[whole + lane] = from[whole + lane];
-  __syncwarp();
   if (lane != 0) return;
+  for (int i = whole; i < bytes; ++i) to[i] = from[i];
   ArriveExpecting(SharedAddress(full), static_cast<uint32_t>(whole));
   if (whole > 0) {
     CopyBytes(SharedAddress(to), from, static_cast<uint32_t>(whole), SharedAddress(full));

@@ -158,8 +158,7 @@ __device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int 
     if (warp >= 2) {
       scales.Store(&shared.x_scale[at][0][0], &shared.w_scale[at][0][0], (warp - 2) * 32 + lane);
     }
-    __syncwarp();
-    if (lane == 0 && warp > 0) Arrive(full);
+    if (warp > 0) Arrive(full);
     ring.Advance();
   }
 }
@@ -244,7 +243,7 @@ __device__ void Multiply(Shared<kRows>& shared, int first, int end) {
   for (int slice = first; slice < end; ++slice) {
     WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
     AddStage<kRows>(shared, static_cast<int>(ring.stage), sum);
-    if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&shared.empty[ring.stage]));
+    Arrive(SharedAddress(&shared.empty[ring.stage]));
     ring.Advance();
   }
   // All of the block's products are done before the stages are written.
@@ -274,8 +273,9 @@ __global__ void __launch_bounds__(kThreads, BlocksOf(kRows))
   const int end = (rank + 1) * slices / parts;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared<kRows>::kStages; ++i) {
-      InitArrivals(SharedAddress(&shared.full[i]), 4);
-      InitArrivals(SharedAddress(&shared.empty[i]), kMultiplyThreads / 32);
+      // The lane that asks the copy engine, and all lanes of the other three warps.
+      InitArrivals(SharedAddress(&shared.full[i]), 1 + 3 * 32);
+      InitArrivals(SharedAddress(&shared.empty[i]), kMultiplyThreads);
     }
     FenceForProducts();
   }

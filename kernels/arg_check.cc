@@ -521,25 +521,18 @@ absl::Status CheckArgs(const SampleTokens::Problem& problem, const SampleTokens:
             "record must be a u8 view of one SampleRecord per row")
       .Optional("top_id", args.top_id, DType::kI32, {rows, problem.max_top})
       .Optional("top_logprob", args.top_logprob, DType::kF32, {rows, problem.max_top})
+      .Optional("chosen", args.chosen, DType::kI32, {rows})
       .Take();
 }
 
 absl::Status CheckArgs(const VerifyDrafts::Problem& problem, const VerifyDrafts::Args& args) {
   const int64_t rows = RowsOf(args.logits);
   const int64_t params_bytes = rows * static_cast<int64_t>(sizeof(VerifyParams));
-  ArgCheck check(VerifyDrafts::kId);
-  const bool has_params = args.params.dtype == DType::kU8 && args.params.size() >= params_bytes;
-  for (int64_t r = 0; has_params && r < rows; ++r) {
-    const VerifyParams& row = args.params.as<VerifyParams>()[r];
-    const bool known = row.draft_token >= 0 && row.draft_token < problem.vocab;
-    check.True(row.form == DraftForm::kNone || known, "draft_token must be in the vocabulary")
-        .True(row.form != DraftForm::kLogits ||
-                  (row.draft_row >= 0 && row.draft_row < RowsOf(args.draft_logits)),
-              "draft_row must be a row of draft_logits");
-  }
-  return check.View("logits", args.logits, problem.wide, {kAny, problem.vocab})
+  return ArgCheck(VerifyDrafts::kId)
+      .View("logits", args.logits, problem.wide, {kAny, problem.vocab})
       .Optional("draft_logits", args.draft_logits, problem.wide, {kAny, problem.vocab})
-      .True(has_params, "params must be a u8 view of one VerifyParams per row")
+      .True(args.params.dtype == DType::kU8 && args.params.size() >= params_bytes,
+            "params must be a u8 view of one VerifyParams per row")
       .View("target_probability", args.target_probability, DType::kF32, {rows})
       .View("draft_probability", args.draft_probability, DType::kF32, {rows})
       .View("residual_mass", args.residual_mass, DType::kF32, {rows})

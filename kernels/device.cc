@@ -1,5 +1,6 @@
 #include "kernels/device.h"
 
+#include <cstdlib>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -59,6 +60,34 @@ DeviceProperties HostProperties() {
   const unsigned int threads = std::thread::hardware_concurrency();
   properties.num_cores = threads == 0 ? 1 : static_cast<int>(threads);
   return properties;
+}
+
+absl::StatusOr<void*> HostDevice::Allocate(size_t bytes) {
+  constexpr size_t kAlignment = 256;
+  const size_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;
+  void* memory = std::aligned_alloc(kAlignment, rounded);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError("the host has no " + std::to_string(bytes) +
+                                        " bytes of memory");
+  }
+  std::memset(memory, 0, rounded);
+  return memory;
+}
+
+void HostDevice::Free(void* memory) { std::free(memory); }
+
+absl::Status HostDevice::CopyIn(void* to, const void* from_host, size_t bytes) {
+  if (to != from_host && bytes > 0) std::memcpy(to, from_host, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status HostDevice::CopyOut(void* to_host, const void* from, size_t bytes) {
+  return CopyIn(to_host, from, bytes);
+}
+
+absl::StatusOr<std::unique_ptr<StepGraph>> HostDevice::Capture(
+    const std::function<absl::Status()>&) {
+  return absl::UnimplementedError("graphs: the host records no steps");
 }
 
 }  // namespace skein::kernels

@@ -35,9 +35,11 @@ class BatchInput {
   // First position from which on the draft head saw the sequence without a gap; first_position of
   // the step if it saw nothing.
   int64_t FedFrom(const protocol::SequenceStep& step) const;
-  // The batch of a plan that passed Check, with one entry of `drafts` per sequence; valid until the
-  // next call.
+  // The batch of a plan that passed Check, with one entry of `drafts` per sequence, as the device
+  // will see it once Upload has run; valid until the next call.
   const ModelBatch& Build(const protocol::StepPlan& plan, std::span<const SequenceDrafts> drafts);
+  // Queues the one copy that brings the batch to the device.
+  absl::Status Upload() const { return staging_.CopyIn(); }
 
   // Forgets every slot: the epoch is over.
   void Reset();
@@ -50,11 +52,13 @@ class BatchInput {
     int64_t fed_from = 0, fed_to = 0;  // positions that the draft head saw
     std::vector<int32_t> blocks;
   };
-  struct GroupBuffers {
-    int ratio = 1;
-    kernels::TensorView row, target, cos_sin, ring_target;
+  // What a step's metadata is laid out for.
+  struct Shape {
+    int rows = 0, sequences = 0, samples = 0;
   };
 
+  // The views of a step of that shape, one after the other.
+  ModelBatch Layout(const Shape& shape, Staging& staging) const;
   absl::Status CheckSequence(const protocol::SequenceStep& step) const;
   absl::Status CheckIds(const protocol::SequenceStep& step) const;
   absl::Status CheckDrafts(const protocol::SequenceStep& step) const;
@@ -65,6 +69,8 @@ class BatchInput {
   void FillSample(const protocol::SequenceStep& step, const SequenceDrafts& drafts, int row);
   static void Feed(Slot& slot, int64_t first, int64_t end, bool feeds);
   void Narrow();
+  // The batch as the device sees it.
+  void MoveToDevice();
 
   const ModelSpec& spec_;
   const ModelLimits limits_;
@@ -75,9 +81,11 @@ class BatchInput {
   std::span<const int32_t> token_map_;
   RopeTable plain_, compress_;
   std::vector<Slot> table_;
-  std::vector<GroupBuffers> groups_;
-  ModelBatch full_;   // views at their capacity
-  ModelBatch batch_;  // narrowed to the current plan
+  std::vector<int> ratios_;  // of the model, ascending
+  kernels::TensorView ring_source_;
+  Staging staging_;
+  ModelBatch full_;   // of the current plan, on the host's side, at capacity
+  ModelBatch batch_;  // narrowed; in the end on the device's side
 };
 
 }  // namespace skein::worker

@@ -29,7 +29,8 @@ struct LoadOptions {
   int num_slots = 0;
   int max_draft_requests = 0;  // 0: no draft head
   TapSide tap_side = TapSide::kEntering;
-  kernels::DeviceStream stream;
+  // Null: the host, with kernels on the calling thread alone.
+  std::shared_ptr<kernels::Device> device;
   std::shared_ptr<const RecordedRope> recorded_rope;  // null in production
 };
 
@@ -45,7 +46,8 @@ class LoadedModel {
   Model& model() { return *model_; }
   BatchInput& input() { return *input_; }
   DSparkHead* draft() { return draft_.get(); }  // null without draft head
-  uint64_t arena_bytes() const { return arena_.total_bytes(); }
+  kernels::Device& device() { return arena_->device(); }
+  uint64_t arena_bytes() const { return arena_->total_bytes(); }
 
  private:
   LoadedModel() = default;
@@ -53,8 +55,8 @@ class LoadedModel {
                      const kernels::KernelManifest& manifest, const LoadOptions& options);
 
   ModelSpec spec_;
+  std::unique_ptr<Arena> arena_;  // outlives all that has views of it
   std::unique_ptr<ModelWeights> weights_;
-  Arena arena_;
   std::unique_ptr<KernelSet> kernels_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<StateSlots> slots_;

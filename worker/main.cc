@@ -28,6 +28,7 @@
 #include "protocol/transport/zmq_transport.h"
 #include "worker/build_identity.h"
 #include "worker/fault_points.h"
+#include "worker/gpu_backend.h"
 #include "worker/host_placement.h"
 #include "worker/loaded_model.h"
 #include "worker/preflight.h"
@@ -87,11 +88,17 @@ struct Device {
   ProcessorClaims processors;
   std::string memory;  // what InterleaveMemory said
   std::unique_ptr<kernels::cpu::ThreadPool> threads;
+  std::shared_ptr<kernels::Device> compute;  // what the model runs on
 };
 
 absl::Status OpenDevice(const protocol::Config& config, Device& device) {
   SKEIN_RETURN_IF_ERROR(kernels::RegisterReferenceKernels(device.registry));
   SKEIN_RETURN_IF_ERROR(kernels::RegisterCpuKernels(device.registry, kernels::CpuIsa::kAuto));
+  SKEIN_RETURN_IF_ERROR(RegisterGpuKernels(device.registry));
+  if (IsGpuBackend(config.worker.backend)) {
+    SKEIN_ASSIGN_OR_RETURN(device.compute, OpenGpu(config.worker.backend, 0));
+    return absl::OkStatus();
+  }
   const auto threads = static_cast<int>(config.worker.threads);
   kernels::cpu::ThreadPoolOptions pool;
   pool.threads = threads > 0 ? threads : UsableProcessors();
@@ -102,6 +109,8 @@ absl::Status OpenDevice(const protocol::Config& config, Device& device) {
   device.memory =
       config.features.numa == "off" ? "not spread: features.numa is off" : InterleaveMemory();
   device.threads = std::make_unique<kernels::cpu::ThreadPool>(pool);
+  device.compute =
+      std::make_shared<kernels::HostDevice>(kernels::DeviceStream{device.threads.get()});
   return absl::OkStatus();
 }
 
@@ -257,7 +266,7 @@ int Run(const std::vector<std::string>& arguments) {
   if (!spec.ok()) return Fail(spec.status(), LoadExitCode(spec.status()));
   auto options = PlanLoad(config, *spec);
   if (!options.ok()) return Fail(options.status(), kExitConfig);
-  options->stream.handle = device.threads.get();
+  options->device = device.compute;
   auto model = LoadedModel::Load(device.registry, *manifest, *options);
   if (!model.ok()) return Fail(model.status(), LoadExitCode(model.status()));
   LogLoaded(config, device, **model, *options, *spec);

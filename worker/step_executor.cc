@@ -61,8 +61,10 @@ absl::StatusOr<std::vector<SequenceDrafts>> ProposeDrafts(LoadedModel& model,
   return drafts;
 }
 
+// Runs the batch to its end: its results can be read.
 absl::Status RunBatch(LoadedModel& model, const ModelBatch& batch, size_t num_requests) {
   if (batch.num_rows == 0) return absl::OkStatus();
+  SKEIN_RETURN_IF_ERROR(model.input().Upload());
   SKEIN_RETURN_IF_ERROR(model.model().Forward(batch));
   if (batch.num_verified > 0) {
     const kernels::TensorView draft_logits =
@@ -70,8 +72,11 @@ absl::Status RunBatch(LoadedModel& model, const ModelBatch& batch, size_t num_re
                          : kernels::TensorView{};
     SKEIN_RETURN_IF_ERROR(model.model().head().Verify(batch.verify_params, draft_logits));
   }
-  if (!batch.feeds_drafter || model.draft() == nullptr) return absl::OkStatus();
-  return model.draft()->Observe(batch, model.model().taps(batch.num_rows));
+  if (batch.feeds_drafter && model.draft() != nullptr) {
+    SKEIN_RETURN_IF_ERROR(model.draft()->Observe(batch, model.model().taps(batch.num_rows)));
+  }
+  if (batch.num_samples > 0) SKEIN_RETURN_IF_ERROR(model.model().head().Fetch());
+  return model.device().Wait();
 }
 
 void SummariseDraft(const OutputHead& head, int sample, const protocol::SequenceStep& step,

@@ -132,6 +132,7 @@ struct SampleTokensKernel {
       record.logprob = LogProb(z[record.token], log_sum);
     }
     args.record.as<SampleRecord>()[r] = record;
+    if (!args.chosen.absent()) args.chosen.as<int32_t>()[r] = record.token;
     StoreTop(problem, args, r, usable ? params.num_top : 0, log_sum, ids);
   }
 

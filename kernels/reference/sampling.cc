@@ -123,6 +123,7 @@ struct SampleTokensKernel {
       record.logprob = logprob(record.token);
     }
     args.record.as<SampleRecord>()[r] = record;
+    if (!args.chosen.absent()) args.chosen.as<int32_t>()[r] = record.token;
     for (int64_t i = 0; i < problem.max_top; ++i) {
       const bool used = i < params.num_top && i < static_cast<int64_t>(ids.size());
       const int32_t id = used ? ids[static_cast<size_t>(i)] : -1;
@@ -196,7 +197,7 @@ struct VerifyDraftsKernel {
                           Workspace, DeviceStream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     for (int64_t r = 0; r < args.logits.dim(0); ++r) {
-      const Result result = Row(args, r);
+      const Result result = Row(problem, args, r);
       args.target_probability.as<float>()[r] = static_cast<float>(result.target);
       args.draft_probability.as<float>()[r] = static_cast<float>(result.draft);
       args.residual_mass.as<float>()[r] = static_cast<float>(result.mass);
@@ -207,10 +208,12 @@ struct VerifyDraftsKernel {
     }
     return absl::OkStatus();
   }
-  static Result Row(const VerifyDrafts::Args& args, int64_t r) {
+  static Result Row(const VerifyDrafts::Problem& problem, const VerifyDrafts::Args& args,
+                    int64_t r) {
     Result result;
     const VerifyParams& params = args.params.as<VerifyParams>()[r];
-    if (params.form == DraftForm::kNone) return result;
+    const int64_t draft_rows = args.draft_logits.absent() ? 0 : args.draft_logits.dim(0);
+    if (!HasDraft(params, problem.vocab, draft_rows)) return result;
     const std::vector<double> z = LoadRow<double>(args.logits, r);
     const std::vector<double> p = Distribution(z, params.sampling);
     if (p.empty()) {

@@ -288,7 +288,7 @@ __device__ void StoreTop(const RowFacts& facts, int wanted, int64_t r, const Top
 
 __global__ void __launch_bounds__(kThreads)
     SampleTokensKernel(const float* logits, int64_t step, int vocab, const SampleParams* params,
-                       SampleRecord* record, TopParameters top) {
+                       SampleRecord* record, int32_t* chosen, TopParameters top) {
   __shared__ Scratch scratch;
   const int64_t r = blockIdx.x;
   const SampleParams row = params[r];
@@ -302,7 +302,10 @@ __global__ void __launch_bounds__(kThreads)
     out.token = Draw(facts, row, scratch);
     out.logprob = LogProb(facts, out.token);
   }
-  if (threadIdx.x == 0) record[r] = out;
+  if (threadIdx.x == 0) {
+    record[r] = out;
+    if (chosen != nullptr) chosen[r] = out.token;
+  }
   StoreTop(facts, usable ? row.num_top : 0, r, top, scratch);
 }
 
@@ -331,7 +334,8 @@ struct SampleTokensOp {
     return cuda::Launch(SampleTokens::kId, SampleTokensKernel,
                         dim3(static_cast<unsigned>(args.logits.dim(0))), kThreads, 0, stream,
                         args.logits.as<float>(), args.logits.step(0), problem.vocab,
-                        args.params.as<SampleParams>(), args.record.as<SampleRecord>(), top);
+                        args.params.as<SampleParams>(), args.record.as<SampleRecord>(),
+                        args.chosen.absent() ? nullptr : args.chosen.as<int32_t>(), top);
   }
 };
 
@@ -376,7 +380,7 @@ struct VerifyParameters {
   const float* logits;
   int64_t logits_step;
   const float* draft_logits;
-  int64_t draft_step;
+  int64_t draft_step, draft_rows;
   int vocab;
   const VerifyParams* params;
   float *target_probability, *draft_probability, *residual_mass;
@@ -396,7 +400,7 @@ __device__ VerifyResult Verify(const VerifyParameters& p, int64_t r, Scratch& sc
   VerifyResult result;
   const VerifyParams row = p.params[r];
   const SampleParams& params = row.sampling;
-  if (row.form == DraftForm::kNone) return result;
+  if (!HasDraft(row, p.vocab, p.draft_rows)) return result;
   const Distribution target = Spread(p.logits + r * p.logits_step, p.vocab, params, scratch);
   if (target.total == 0) {
     result.flags = target.facts.largest == -kInf ? kVerifyAllMasked : kVerifyNonFinite;
@@ -462,6 +466,7 @@ struct VerifyDraftsOp {
     p.logits_step = args.logits.step(0);
     p.draft_logits = args.draft_logits.absent() ? nullptr : args.draft_logits.as<float>();
     p.draft_step = args.draft_logits.absent() ? 0 : args.draft_logits.step(0);
+    p.draft_rows = args.draft_logits.absent() ? 0 : args.draft_logits.dim(0);
     p.vocab = problem.vocab;
     p.params = args.params.as<VerifyParams>();
     p.target_probability = args.target_probability.as<float>();

@@ -47,6 +47,7 @@ Instance SampleCall(const Rows& rows, int vocab) {
                               {rows.size(), static_cast<int64_t>(sizeof(SampleRecord))});
   args.top_id = call.Out("top_id", DType::kI32, {5}, Tolerance::kBits);
   args.top_logprob = call.Out("top_logprob", DType::kF32, {5}, Tolerance::kF32);
+  args.chosen = call.Out("chosen", DType::kI32, {}, Tolerance::kBits);
   Instance instance =
       call.Finish<SampleTokens>({vocab, 5, DType::kF32, static_cast<int>(rows.size())}, args);
   instance.outputs[0].tolerance = Tolerance::kRecord;
@@ -64,6 +65,9 @@ VerifyParams VerifyOf(uint32_t id, int vocab) {
   TestRandom random(64, id);
   params.draft_token = static_cast<int32_t>(random.Below(static_cast<uint32_t>(vocab)));
   params.draft_row = static_cast<int32_t>(id % kDraftRows);
+  // Drafts that do not exist.
+  if (id % 11 == 3) params.draft_token = -1;
+  if (id % 13 == 4) params.draft_row = kDraftRows;
   params.form = id % 6 == 5   ? DraftForm::kNone
                 : id % 6 == 4 ? DraftForm::kPoint
                               : DraftForm::kLogits;

@@ -45,7 +45,8 @@ class TinyModel {
   explicit TinyModel(const TinySetup& setup) : threads_(setup.threads) {
     EXPECT_TRUE(kernels::RegisterCpuKernels(registry_, kernels::CpuIsa::kAuto).ok());
     worker::LoadOptions options = TinyOptions(setup);
-    options.stream.handle = &threads_;
+    options.device =
+        std::make_shared<kernels::HostDevice>(kernels::DeviceStream{&threads_});
     auto loaded = worker::LoadedModel::Load(registry_, kernels::KernelManifest::Uniform("cpu"),
                                             options);
     EXPECT_TRUE(loaded.ok()) << loaded.status();

@@ -33,23 +33,39 @@ class DSparkHead final : public DraftHead {
   absl::Status RunStages(std::span<const DraftRequest> requests);
 
  private:
+  // What a call gives the device, and what the host reads of it, each on the host's side.
+  struct Input {
+    ModelBatch batch;
+    kernels::TensorView previous;  // [R] i32: the token before the draft
+    kernels::TensorView params;    // [block * R, sizeof(SampleParams)] u8, step by step
+  };
+  struct Output {
+    kernels::TensorView record;      // [block * R, sizeof(SampleRecord)] u8, step by step
+    kernels::TensorView confidence;  // [R * block, 1] wide
+  };
+
+  Input LayoutInput(int requests, Staging& staging) const;
+  Output LayoutOutput(int requests, Staging& staging) const;
   void Allocate(int max_requests, int max_rows, Arena& arena);
   void AddKernels(int max_requests, KernelSet& kernels);
   void FillBatch(std::span<const DraftRequest> requests);
-  absl::Status DraftStep(int step, std::span<const DraftRequest> asked);
+  ModelBatch BatchOnDevice() const;
+  absl::Status DraftStep(int step, int requests);
 
   const ModelSpec& spec_;
   const ModelWeights& weights_;
   const DraftWeights& draft_;
   const Numerics numerics_;
+  kernels::Device& device_;
   const StateSlots& slots_;
   const int block_;
   const int max_requests_;
   RopeTable rope_table_;
   StreamScratch streams_;
-  ModelBatch batch_;
-  kernels::TensorView main_x_, window_, embedded_, y_, normed_, logits_, markov_, confidence_;
-  kernels::TensorView previous_, params_, record_;
+  Staging input_, output_;
+  Input in_;    // of the current call
+  Output out_;  // of the current call
+  kernels::TensorView main_x_, window_, embedded_, y_, normed_, logits_, markov_, previous_;
   ActivationQuantiser quantise_taps_, quantise_main_;
   LinearLayer main_proj_, head_, markov_head_, confidence_hidden_, confidence_markov_;
   std::vector<LinearLayer> wkv_;

@@ -1,6 +1,8 @@
 #include "kernels/device.h"
 
 #include <cstdlib>
+#include <fstream>
+#include <string_view>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -51,6 +53,16 @@ std::string BrandName() { return "unknown processor"; }
 std::string FeatureList() { return ""; }
 #endif
 
+// Memory that can be had without swapping, reclaimable file pages included; 0 if unknown.
+uint64_t AvailableBytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    constexpr std::string_view kKey = "MemAvailable:";
+    if (line.starts_with(kKey)) return std::strtoull(line.c_str() + kKey.size(), nullptr, 10) << 10;
+  }
+  return 0;
+}
+
 }  // namespace
 
 DeviceProperties HostProperties() {
@@ -59,6 +71,7 @@ DeviceProperties HostProperties() {
   properties.features = FeatureList();
   const unsigned int threads = std::thread::hardware_concurrency();
   properties.num_cores = threads == 0 ? 1 : static_cast<int>(threads);
+  properties.free_bytes = AvailableBytes();
   return properties;
 }
 

@@ -30,9 +30,8 @@ struct DeviceProperties {
   std::string name;      // processor or GPU
   std::string features;  // "avx2 fma f16c", "sm_90"
   int num_cores = 0;     // threads or streaming multiprocessors
-  // Of the memory that Device::Allocate gives; 0: not known.
-  uint64_t memory_bytes = 0;
-  uint64_t free_bytes = 0;
+  uint64_t memory_bytes = 0;  // of its own memory; 0: it has none but the host's
+  uint64_t free_bytes = 0;    // of the memory that Device::Allocate gives; 0: not known
 };
 
 // Properties of the host processor.

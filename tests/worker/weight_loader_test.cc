@@ -25,14 +25,14 @@ constexpr const char* kMap = "engram_token_map.bin";
 std::string LoadError(const std::filesystem::path& dir) {
   const auto spec = ModelSpec::Load(dir);
   EXPECT_TRUE(spec.ok()) << spec.status();
-  Arena arena;
+  worker::Arena arena;
   return std::string(ModelWeights::Load(dir, *spec, arena).status().message());
 }
 
 TEST(WeightLoader, TheDemoModelHasEveryTensor) {
   const auto spec = ModelSpec::Load(kTiny);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  Arena arena;
+  worker::Arena arena;
   const auto loaded = ModelWeights::Load(kTiny, *spec, arena);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const ModelWeights& weights = **loaded;
@@ -67,7 +67,7 @@ TEST(WeightLoader, TheDemoModelHasEveryTensor) {
 TEST(WeightLoader, TheDemoModelHasEngramAndDraft) {
   const auto spec = ModelSpec::Load(kTiny);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  Arena arena;
+  worker::Arena arena;
   const auto loaded = ModelWeights::Load(kTiny, *spec, arena);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const ModelWeights& weights = **loaded;
@@ -138,7 +138,7 @@ TEST(WeightLoader, VisionTensorsAreCountedAndLeftOut) {
                                   "\"weight_map\":{\"vision.patch.weight\":\"" + shard + "\","));
   const auto spec = ModelSpec::Load(dir.path());
   ASSERT_TRUE(spec.ok());
-  Arena arena;
+  worker::Arena arena;
   const auto weights = ModelWeights::Load(dir.path(), *spec, arena);
   ASSERT_TRUE(weights.ok()) << weights.status();
   EXPECT_EQ((*weights)->skipped_tensors, 1);

@@ -512,13 +512,11 @@ absl::Status CheckArgs(const SparseAttention::Problem& problem, const SparseAtte
 absl::Status CheckArgs(const SampleTokens::Problem& problem, const SampleTokens::Args& args) {
   const int64_t rows = RowsOf(args.logits);
   const int64_t params_bytes = rows * static_cast<int64_t>(sizeof(SampleParams));
-  const int64_t record_bytes = rows * static_cast<int64_t>(sizeof(SampleRecord));
   return ArgCheck(SampleTokens::kId)
       .View("logits", args.logits, problem.wide, {kAny, problem.vocab})
       .True(args.params.dtype == DType::kU8 && args.params.size() >= params_bytes,
             "params must be a u8 view of one SampleParams per row")
-      .True(args.record.dtype == DType::kU8 && args.record.size() >= record_bytes,
-            "record must be a u8 view of one SampleRecord per row")
+      .View("record", args.record, DType::kU8, {rows, static_cast<int64_t>(sizeof(SampleRecord))})
       .Optional("top_id", args.top_id, DType::kI32, {rows, problem.max_top})
       .Optional("top_logprob", args.top_logprob, DType::kF32, {rows, problem.max_top})
       .Optional("chosen", args.chosen, DType::kI32, {rows})
@@ -541,6 +539,24 @@ absl::Status CheckArgs(const VerifyDrafts::Problem& problem, const VerifyDrafts:
       .View("recovered_logprob", args.recovered_logprob, DType::kF32, {rows})
       .View("flags", args.flags, DType::kI32, {rows})
       .Take();
+}
+
+absl::Status CheckArgs(const PlaceDrafts::Problem& problem, const PlaceDrafts::Args& args) {
+  const int64_t rows = RowsOf(args.ids);
+  const int64_t each = 1 + problem.depth;
+  ArgCheck check(PlaceDrafts::kId);
+  check
+      .View("record", args.record, DType::kU8,
+            {rows, problem.depth * static_cast<int64_t>(sizeof(SampleRecord))})
+      .View("count", args.count, DType::kI32, {rows})
+      .View("ids", args.ids, DType::kI32, {kAny, each})
+      .View("verify_params", args.verify_params, DType::kU8,
+            {rows, each * static_cast<int64_t>(sizeof(VerifyParams))});
+  if (problem.ngram > 0) {
+    check.View("ngram", args.ngram, DType::kI32, {rows, each * problem.ngram})
+        .View("token_map", args.token_map, DType::kI32, {problem.vocab});
+  }
+  return check.Take();
 }
 
 }  // namespace skein::kernels

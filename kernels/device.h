@@ -75,8 +75,8 @@ class Device {
   virtual bool is_host() const = 0;
   // Kernels and copies that were queued one by one, graphs apart.
   virtual uint64_t num_launches() const = 0;
-  // Records what `queue` queues instead of running it. Unimplemented on a host; an error of `queue`
-  // or a call that cannot be recorded ends the recording and is returned.
+  // Records what `queue` queues instead of running it; a host keeps the call and makes it at every
+  // launch. An error of `queue` or a call that cannot be recorded ends the recording and is returned.
   virtual absl::StatusOr<std::unique_ptr<StepGraph>> Capture(
       const std::function<absl::Status()>& queue) = 0;
 };

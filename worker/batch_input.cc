@@ -36,6 +36,10 @@ BatchInput::BatchInput(const ModelSpec& spec, const ModelLimits& limits, const K
   std::iota(identity.begin(), identity.end(), 0);
   ring_source_ =
       arena.Constant<int64_t>(DType::kI64, {limits.max_rows}, std::span<const int64_t>(identity));
+  if (!token_map.empty()) {
+    device_token_map_ = arena.Constant<int32_t>(
+        DType::kI32, {static_cast<int64_t>(token_map.size())}, token_map);
+  }
   Staging counted;
   Layout({limits.max_rows, slots.num_slots(), limits.max_samples}, counted);
   staging_ = Staging(arena, counted.used());
@@ -61,6 +65,7 @@ ModelBatch BatchInput::Layout(const Shape& shape, Staging& staging) const {
   batch.rope_compress = staging.Next(DType::kF32, {rows, spec_.rope_dim});
   batch.ring_target = staging.Next(DType::kI64, {rows});
   if (spec_.engram.ngram > 0) batch.ngram = staging.Next(DType::kI32, {rows, spec_.engram.ngram});
+  batch.draft_count = staging.Next(DType::kI32, {sequences});
   batch.sample_row = staging.Next(DType::kI32, {shape.samples});
   batch.sample_params =
       staging.Next(DType::kU8, {shape.samples, int64_t{sizeof(kernels::SampleParams)}});
@@ -225,6 +230,7 @@ void BatchInput::FillNgram(const SequenceStep& step, size_t offset, int row) {
   if (token_map_.empty()) return;
   const int slot = static_cast<int>(step.slot.value());
   const int64_t position = step.first_position + static_cast<int64_t>(offset);
+  if (step.tokens[offset] < 0) return;  // PlaceDrafts knows it
   slots_.set_ngram_id(slot, position, token_map_[static_cast<size_t>(step.tokens[offset])]);
   int32_t* out = full_.ngram.as<int32_t>() + int64_t{row} * spec_.engram.ngram;
   for (int s = 0; s < spec_.engram.ngram; ++s) {
@@ -248,7 +254,8 @@ void BatchInput::FillGroups(const SequenceStep& step, size_t offset, int row) {
     const int64_t group = position / ratio;
     const int64_t per_block = block_tokens_ / ratio;
     const int64_t block = slot.blocks[static_cast<size_t>(group / per_block)];
-    const int at = groups.count++;
+    // Padding has its place among the rows, so in a decode step a group has the place of its row.
+    const int at = batch_.draft_count.absent() ? groups.count++ : row;
     groups.row.as<int32_t>()[at] = row;
     groups.target.as<int64_t>()[at] = block * per_block + group % per_block;
     compress_.FillRow(group * ratio, groups.cos_sin.as<float>() + int64_t{at} * spec_.rope_dim);
@@ -256,8 +263,7 @@ void BatchInput::FillGroups(const SequenceStep& step, size_t offset, int row) {
   }
 }
 
-void BatchInput::FillRow(const SequenceStep& step, int index, size_t offset) {
-  const int row = batch_.num_rows++;
+void BatchInput::FillRow(const SequenceStep& step, int index, size_t offset, int row) {
   const auto position = static_cast<int32_t>(step.first_position + offset);
   const int64_t last = step.first_position + static_cast<int64_t>(step.tokens.size()) - 1;
   const int64_t ring = slots_.ring_rows();
@@ -275,11 +281,11 @@ void BatchInput::FillRow(const SequenceStep& step, int index, size_t offset) {
 }
 
 // `row` is the last row of the sequence; `step` has the drafts among its tokens.
-void BatchInput::FillSample(const SequenceStep& step, const SequenceDrafts& drafts, int row) {
-  if (!step.sample) return;
+void BatchInput::FillSample(const SequenceStep& step, const SequenceDrafts& drafts, int row,
+                            int sample) {
   const int num_drafts = static_cast<int>(drafts.tokens.size());
   for (int j = 0; j <= num_drafts; ++j) {
-    const int at = batch_.num_samples++;
+    const int at = sample + j;
     full_.sample_row.as<int32_t>()[at] = row - num_drafts + j;
     kernels::SampleParams params;
     params.seed = step.sampling.seed;
@@ -323,31 +329,109 @@ void BatchInput::Feed(Slot& slot, int64_t first, int64_t end, bool feeds) {
   }
 }
 
-void BatchInput::FillSequence(const SequenceStep& planned, const SequenceDrafts& drafts,
-                              int index) {
-  Slot& slot = table_[planned.slot.value()];
-  if (planned.fresh_slot) slot = Slot{};
-  SequenceStep step = planned;
-  step.tokens.insert(step.tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
+void BatchInput::Settle(const SequenceStep& step, std::span<const int32_t> drafts, bool feeds) {
+  Slot& slot = table_[step.slot.value()];
+  slot.length = step.first_position + static_cast<int64_t>(step.tokens.size() + drafts.size());
+  Feed(slot, step.first_position, slot.length, feeds);
+  if (token_map_.empty()) return;
+  int64_t position = slot.length - static_cast<int64_t>(drafts.size());
+  for (const int32_t token : drafts) {
+    slots_.set_ngram_id(static_cast<int>(step.slot.value()), position++,
+                        token_map_[static_cast<size_t>(token)]);
+  }
+}
+
+// The slot of a sequence of the step, and what the step says of the sequence as a whole.
+void BatchInput::OpenSlot(const SequenceStep& step, int index, int first_row) {
+  Slot& slot = table_[step.slot.value()];
+  if (step.fresh_slot) slot = Slot{};
   slot.used = true;
   slot.sequence = step.sequence;
   for (protocol::BlockId block : step.new_blocks) {
     slot.blocks.push_back(static_cast<int32_t>(block.value()));
   }
-  slot.length = step.first_position + static_cast<int64_t>(step.tokens.size());
-  Feed(slot, step.first_position, slot.length, batch_.feeds_drafter);
-  full_.rows.first_row.as<int32_t>()[index] = batch_.num_rows;
+  full_.rows.first_row.as<int32_t>()[index] = first_row;
   full_.rows.first_position.as<int32_t>()[index] = static_cast<int32_t>(step.first_position);
   full_.rows.slot.as<int32_t>()[index] = static_cast<int32_t>(step.slot.value());
   int32_t* table = full_.rows.block_table.as<int32_t>() + int64_t{index} * max_blocks_;
   std::fill_n(table, max_blocks_, -1);
   std::copy(slot.blocks.begin(), slot.blocks.end(), table);
-  for (size_t offset = 0; offset < step.tokens.size(); ++offset) FillRow(step, index, offset);
-  FillSample(step, drafts, batch_.num_rows - 1);
-  // Columns that the last row sees, also when the step completes no group.
-  for (CompletedGroups& groups : batch_.groups) {
-    groups.max_columns = std::max(groups.max_columns, static_cast<int>(slot.length / groups.ratio));
+}
+
+void BatchInput::FillSequence(const SequenceStep& planned, const SequenceDrafts& drafts,
+                              int index) {
+  SequenceStep step = planned;
+  step.tokens.insert(step.tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
+  OpenSlot(step, index, batch_.num_rows);
+  Settle(step, {}, batch_.feeds_drafter);
+  for (size_t offset = 0; offset < step.tokens.size(); ++offset) {
+    FillRow(step, index, offset, batch_.num_rows++);
   }
+  if (step.sample) {
+    FillSample(step, drafts, batch_.num_rows - 1, batch_.num_samples);
+    batch_.num_samples += 1 + static_cast<int>(drafts.tokens.size());
+  }
+  // Columns that the last row sees, also when the step completes no group.
+  const int64_t length = table_[step.slot.value()].length;
+  for (CompletedGroups& groups : batch_.groups) {
+    groups.max_columns = std::max(groups.max_columns, static_cast<int>(length / groups.ratio));
+  }
+}
+
+void BatchInput::FillDecode(const SequenceStep& planned, const DecodeShape& shape, int index) {
+  SequenceStep step = planned;
+  SequenceDrafts drafts;
+  drafts.tokens.assign(planned.draft_depth, -1);
+  drafts.draft_row = index * spec_.dspark.block;
+  step.tokens.insert(step.tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
+  const int first_row = index * (1 + shape.depth);
+  OpenSlot(step, index, first_row);
+  full_.draft_count.as<int32_t>()[index] = static_cast<int32_t>(planned.draft_depth);
+  for (size_t offset = 0; offset < step.tokens.size(); ++offset) {
+    FillRow(step, index, offset, first_row + static_cast<int>(offset));
+  }
+  FillSample(step, drafts, first_row + static_cast<int>(planned.draft_depth), first_row);
+}
+
+// Every row of a decode step belongs to nobody until a sequence takes it.
+void BatchInput::FillPadding() {
+  staging_.Clear();
+  const auto none = [](const TensorView& view) {
+    if (view.dtype == DType::kI64) {
+      std::fill_n(view.as<int64_t>(), view.size(), int64_t{-1});
+    } else {
+      std::fill_n(view.as<int32_t>(), view.size(), -1);
+    }
+  };
+  none(full_.rows.sequence);
+  none(full_.ids);
+  none(full_.ring_target);
+  for (const CompletedGroups& groups : full_.groups) {
+    none(groups.row);
+    none(groups.target);
+    if (!groups.ring_target.absent()) none(groups.ring_target);
+  }
+}
+
+const ModelBatch& BatchInput::BuildDecode(const StepPlan& plan, const DecodeShape& shape) {
+  const int rows = shape.rows();
+  full_ = Layout({rows, shape.sequences, rows}, staging_);
+  FillPadding();
+  batch_ = full_;
+  batch_.feeds_drafter = shape.feeds_drafter;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    FillDecode(plan.sequences[i], shape, static_cast<int>(i));
+  }
+  batch_.num_rows = rows;
+  batch_.num_samples = rows;
+  batch_.num_verified = shape.depth > 0 ? rows : 0;
+  for (CompletedGroups& groups : batch_.groups) {
+    groups.count = rows;
+    groups.max_columns = limits_.max_model_len / groups.ratio;
+  }
+  Narrow();
+  MoveToDevice();
+  return batch_;
 }
 
 void BatchInput::Narrow() {
@@ -364,7 +448,7 @@ void BatchInput::MoveToDevice() {
        {&batch_.rows.position, &batch_.rows.sequence, &batch_.rows.first_row,
         &batch_.rows.first_position, &batch_.rows.slot, &batch_.rows.block_table, &batch_.ids,
         &batch_.window_begin, &batch_.window_end, &batch_.rope_plain, &batch_.rope_compress,
-        &batch_.ring_target, &batch_.ngram, &batch_.sample_row, &batch_.sample_params,
+        &batch_.ring_target, &batch_.ngram, &batch_.draft_count, &batch_.sample_row, &batch_.sample_params,
         &batch_.verify_params}) {
     *view = staging_.OnDevice(*view);
   }
@@ -384,6 +468,7 @@ const ModelBatch& BatchInput::Build(const StepPlan& plan, std::span<const Sequen
     shape.samples += plan.sequences[i].sample ? 1 + num_drafts : 0;
   }
   full_ = Layout(shape, staging_);
+  full_.draft_count = {};
   batch_ = full_;
   batch_.feeds_drafter = std::any_of(plan.sequences.begin(), plan.sequences.end(),
                                      [](const SequenceStep& step) { return step.feed_drafter; });

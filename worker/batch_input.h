@@ -38,6 +38,13 @@ class BatchInput {
   // The batch of a plan that passed Check, with one entry of `drafts` per sequence, as the device
   // will see it once Upload has run; valid until the next call.
   const ModelBatch& Build(const protocol::StepPlan& plan, std::span<const SequenceDrafts> drafts);
+  // The batch of a decode step whose drafts are not known yet: PlaceDrafts puts them in. Every
+  // sequence of the plan has one token and is sampled. A plan without sequences gives padding alone.
+  const ModelBatch& BuildDecode(const protocol::StepPlan& plan, const DecodeShape& shape);
+  // What became of a sequence of the last step: its drafts that were kept.
+  void Settle(const protocol::SequenceStep& step, std::span<const int32_t> drafts, bool feeds);
+  // Compressed ids by token, as the device has them; absent without Engram.
+  const kernels::TensorView& token_map() const { return device_token_map_; }
   // Queues the one copy that brings the batch to the device.
   absl::Status Upload() const { return staging_.CopyIn(); }
 
@@ -62,11 +69,15 @@ class BatchInput {
   absl::Status CheckSequence(const protocol::SequenceStep& step) const;
   absl::Status CheckIds(const protocol::SequenceStep& step) const;
   absl::Status CheckDrafts(const protocol::SequenceStep& step) const;
+  void OpenSlot(const protocol::SequenceStep& step, int index, int first_row);
   void FillSequence(const protocol::SequenceStep& step, const SequenceDrafts& drafts, int index);
-  void FillRow(const protocol::SequenceStep& step, int index, size_t offset);
+  void FillDecode(const protocol::SequenceStep& step, const DecodeShape& shape, int index);
+  void FillPadding();
+  void FillRow(const protocol::SequenceStep& step, int index, size_t offset, int row);
   void FillNgram(const protocol::SequenceStep& step, size_t offset, int row);
   void FillGroups(const protocol::SequenceStep& step, size_t offset, int row);
-  void FillSample(const protocol::SequenceStep& step, const SequenceDrafts& drafts, int row);
+  void FillSample(const protocol::SequenceStep& step, const SequenceDrafts& drafts, int row,
+                  int sample);
   static void Feed(Slot& slot, int64_t first, int64_t end, bool feeds);
   void Narrow();
   // The batch as the device sees it.
@@ -83,6 +94,7 @@ class BatchInput {
   std::vector<Slot> table_;
   std::vector<int> ratios_;  // of the model, ascending
   kernels::TensorView ring_source_;
+  kernels::TensorView device_token_map_;
   Staging staging_;
   ModelBatch full_;   // of the current plan, on the host's side, at capacity
   ModelBatch batch_;  // narrowed; in the end on the device's side

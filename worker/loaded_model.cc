@@ -51,8 +51,13 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
   }
   input_ = std::make_unique<BatchInput>(spec_, options.limits, *cache_, *slots_,
                                         weights_->engram_token_map, *arena_);
+  if (options.record_steps) {
+    const StepParts parts{&arena_->device(), model_.get(), draft_.get(), input_.get()};
+    graphs_ = std::make_unique<GraphCache>(parts, options.limits, options.num_slots, *kernels_);
+  }
   SKEIN_RETURN_IF_ERROR(kernels_->Finish(*arena_));
-  return model_->Prepare();
+  SKEIN_RETURN_IF_ERROR(model_->Prepare());
+  return graphs_ == nullptr ? absl::OkStatus() : graphs_->Record();
 }
 
 }  // namespace skein::worker

@@ -35,7 +35,8 @@ inline constexpr uint32_t kSampleAllMasked = 2;  // every logit is -inf; token i
 // Truncation order top_k -> top_p -> min_p on the tempered distribution; draw by the Gumbel race of
 // catalogue 6.4 with the row's stream at (seed, position), decided in f64. Greedy: argmax, the
 // lowest id on ties, no random number. Equal logits: the lower id first, everywhere.
-//   logits [R, V] wide;  params [R] SampleParams (kU8 view);  record [R] SampleRecord (kU8 view)
+//   logits [R, V] wide;  params [R] SampleParams (kU8 view)
+//   record [R, sizeof(SampleRecord)] u8, rows aligned to 4 bytes
 //   top_id [R, n] i32, top_logprob [R, n] f32 (optional): the num_top largest logits, descending,
 //   raw logprobs; unused entries -1 and 0
 //   chosen [R] i32 (optional): the record's token, for an operator that follows

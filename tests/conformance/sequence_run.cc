@@ -256,7 +256,9 @@ absl::Status SequenceRun::DraftBase(int32_t token, std::vector<double>& logits,
   worker::DraftRequest request;
   request.position = length_ - 1;
   request.token = token;
-  SKEIN_RETURN_IF_ERROR(loaded_->draft()->RunStages(std::span(&request, 1)));
+  request.depth = loaded_->draft()->depth_max();
+  loaded_->draft()->Fill(std::span(&request, 1), 1);
+  SKEIN_RETURN_IF_ERROR(loaded_->draft()->RunStages());
   logits = Doubles(loaded_->draft()->draft_logits(1));
   y = Doubles(loaded_->draft()->collapsed(1));
   return absl::OkStatus();

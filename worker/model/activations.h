@@ -3,6 +3,7 @@
 // device thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
@@ -106,6 +107,8 @@ class Staging {
   kernels::TensorView Next(kernels::DType dtype, std::initializer_list<int64_t> shape);
   size_t used() const { return used_; }
 
+  // Zeroes the host's side of the layout.
+  void Clear() { std::fill_n(host_side_, used_, std::byte{0}); }
   kernels::TensorView OnDevice(kernels::TensorView host) const;
   // Queue a copy of the whole layout.
   absl::Status CopyIn() const { return device_->CopyIn(device_side_, host_side_, used_); }

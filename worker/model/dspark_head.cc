@@ -188,31 +188,52 @@ absl::Status DSparkHead::Observe(const ModelBatch& batch, const TensorView& taps
   return absl::OkStatus();
 }
 
-void DSparkHead::FillBatch(std::span<const DraftRequest> requests) {
-  in_ = LayoutInput(static_cast<int>(requests.size()), input_);
+void DSparkHead::FillRequest(const DraftRequest& request, size_t r) {
   ModelBatch& batch = in_.batch;
+  const auto capacity = static_cast<size_t>(batch.num_sequences);
+  const auto first = static_cast<int32_t>(request.position + 1);
+  batch.rows.first_row.as<int32_t>()[r] = static_cast<int32_t>(r) * block_;
+  batch.rows.first_position.as<int32_t>()[r] = first;
+  batch.rows.slot.as<int32_t>()[r] = request.slot;
+  batch.rows.block_table.as<int32_t>()[r] = 0;
+  in_.previous.as<int32_t>()[r] = request.token;
+  for (int i = 0; i < block_; ++i) {
+    const size_t row = r * static_cast<size_t>(block_) + static_cast<size_t>(i);
+    batch.rows.position.as<int32_t>()[row] = first + i;
+    batch.rows.sequence.as<int32_t>()[row] = static_cast<int32_t>(r);
+    batch.ids.as<int32_t>()[row] = i == 0 ? request.token : spec_.dspark.noise_token;
+    batch.window_begin.as<int32_t>()[row] =
+        std::max({0, first - spec_.window, static_cast<int32_t>(request.fed_from)});
+    batch.window_end.as<int32_t>()[row] = first + block_;
+    rope_table_.FillRow(first + i,
+                        batch.rope_plain.as<float>() + row * static_cast<size_t>(spec_.rope_dim));
+    in_.params.as<kernels::SampleParams>()[static_cast<size_t>(i) * capacity + r] =
+        DrawOf(request, i);
+  }
+}
+
+// A block that belongs to no sequence: operators skip its rows or compute what nobody reads.
+void DSparkHead::FillPadding(size_t r) {
+  FillRequest(DraftRequest{}, r);
+  for (int i = 0; i < block_; ++i) {
+    const size_t row = r * static_cast<size_t>(block_) + static_cast<size_t>(i);
+    in_.batch.rows.sequence.as<int32_t>()[row] = -1;
+    in_.batch.ids.as<int32_t>()[row] = -1;
+  }
+}
+
+void DSparkHead::Fill(std::span<const DraftRequest> requests, int capacity) {
+  SKEIN_CHECK(requests.size() <= static_cast<size_t>(capacity) && capacity <= max_requests_);
+  in_ = LayoutInput(capacity, input_);
+  out_ = LayoutOutput(capacity, output_);
   for (size_t r = 0; r < requests.size(); ++r) {
-    const DraftRequest& request = requests[r];
-    const auto first = static_cast<int32_t>(request.position + 1);
-    batch.rows.first_row.as<int32_t>()[r] = static_cast<int32_t>(r) * block_;
-    batch.rows.first_position.as<int32_t>()[r] = first;
-    batch.rows.slot.as<int32_t>()[r] = request.slot;
-    batch.rows.block_table.as<int32_t>()[r] = 0;
-    in_.previous.as<int32_t>()[r] = request.token;
-    for (int i = 0; i < block_; ++i) {
-      const size_t row = r * static_cast<size_t>(block_) + static_cast<size_t>(i);
-      batch.rows.position.as<int32_t>()[row] = first + i;
-      batch.rows.sequence.as<int32_t>()[row] = static_cast<int32_t>(r);
-      batch.ids.as<int32_t>()[row] = i == 0 ? request.token : spec_.dspark.noise_token;
-      batch.window_begin.as<int32_t>()[row] =
-          std::max({0, first - spec_.window, static_cast<int32_t>(request.fed_from)});
-      batch.window_end.as<int32_t>()[row] = first + block_;
-      rope_table_.FillRow(
-          first + i, batch.rope_plain.as<float>() + row * static_cast<size_t>(spec_.rope_dim));
-      in_.params.as<kernels::SampleParams>()[static_cast<size_t>(i) * requests.size() + r] =
-          DrawOf(request, i);
+    if (requests[r].depth > 0) {
+      FillRequest(requests[r], r);
+    } else {
+      FillPadding(r);
     }
   }
+  for (auto r = requests.size(); r < static_cast<size_t>(capacity); ++r) FillPadding(r);
 }
 
 ModelBatch DSparkHead::BatchOnDevice() const {
@@ -226,8 +247,7 @@ ModelBatch DSparkHead::BatchOnDevice() const {
   return batch;
 }
 
-absl::Status DSparkHead::RunStages(std::span<const DraftRequest> requests) {
-  FillBatch(requests);
+absl::Status DSparkHead::RunStages() {
   SKEIN_RETURN_IF_ERROR(input_.CopyIn());
   const ModelBatch batch = BatchOnDevice();
   const int rows = batch.num_rows;
@@ -265,36 +285,48 @@ absl::Status DSparkHead::DraftStep(int step, int requests) {
   SKEIN_RETURN_IF_ERROR(confidence_markov_(markov_in, confidence));
   return sample_({.logits = logits,
                   .params = StepRows(input_.OnDevice(in_.params), step, requests),
-                  .record = StepRows(output_.OnDevice(out_.record), step, requests),
+                  .record = BlockRow(output_.OnDevice(out_.record), requests, block_, step),
                   .top_id = {},
                   .top_logprob = {},
                   .chosen = previous});
 }
 
-absl::Status DSparkHead::Propose(std::span<const DraftRequest> requests,
-                                 std::vector<DraftProposal>& proposals) {
-  const int num_requests = static_cast<int>(requests.size());
-  proposals.assign(requests.size(), {});
-  out_ = LayoutOutput(num_requests, output_);
-  SKEIN_RETURN_IF_ERROR(RunStages(requests));
-  int depth = 0;
-  for (const DraftRequest& request : requests) depth = std::max(depth, request.depth);
+absl::Status DSparkHead::Queue(int depth) {
+  SKEIN_RETURN_IF_ERROR(RunStages());
   for (int step = 0; step < depth; ++step) {
-    SKEIN_RETURN_IF_ERROR(DraftStep(step, num_requests));
+    SKEIN_RETURN_IF_ERROR(DraftStep(step, in_.batch.num_sequences));
   }
-  SKEIN_RETURN_IF_ERROR(output_.CopyOut());
-  SKEIN_RETURN_IF_ERROR(device_.Wait());
+  return output_.CopyOut();
+}
+
+void DSparkHead::Read(std::span<const DraftRequest> requests,
+                      std::vector<DraftProposal>& proposals) const {
+  proposals.assign(requests.size(), {});
   const auto* records = out_.record.as<const kernels::SampleRecord>();
   for (size_t r = 0; r < requests.size(); ++r) {
     for (int step = 0; step < requests[r].depth; ++step) {
-      const int32_t token = records[static_cast<size_t>(step) * requests.size() + r].token;
-      if (token < 0) break;  // not finite: nothing follows
-      proposals[r].tokens.push_back(token);
-      proposals[r].confidence.push_back(
-          Element(out_.confidence, static_cast<int64_t>(r) * block_ + step));
+      const int64_t row = static_cast<int64_t>(r) * block_ + step;
+      if (records[row].token < 0) break;  // not finite: nothing follows
+      proposals[r].tokens.push_back(records[row].token);
+      proposals[r].confidence.push_back(Element(out_.confidence, row));
     }
   }
+}
+
+absl::Status DSparkHead::Propose(std::span<const DraftRequest> requests,
+                                 std::vector<DraftProposal>& proposals) {
+  int depth = 0;
+  for (const DraftRequest& request : requests) depth = std::max(depth, request.depth);
+  Fill(requests, static_cast<int>(requests.size()));
+  SKEIN_RETURN_IF_ERROR(Queue(depth));
+  SKEIN_RETURN_IF_ERROR(device_.Wait());
+  Read(requests, proposals);
   return absl::OkStatus();
+}
+
+TensorView DSparkHead::records() const {
+  return Reshape(output_.OnDevice(out_.record),
+                 {in_.batch.num_sequences, block_ * int64_t{sizeof(kernels::SampleRecord)}});
 }
 
 TensorView DSparkHead::collapsed(int requests) const {

@@ -68,7 +68,7 @@ absl::Status OutputHead::Logits(const TensorView& stream, const TensorView& pre,
 
 absl::Status OutputHead::Sample(const TensorView& params) {
   const int samples = static_cast<int>(params.dim(0));
-  fetched_ = Layout(samples, results_);
+  Expect(samples);
   return sample_({.logits = logits(samples),
                   .params = params,
                   .record = results_.OnDevice(fetched_.record),

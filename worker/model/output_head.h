@@ -28,6 +28,8 @@ class OutputHead {
   // Logits of rows `sample_row` [S] i32 of stream [T, hc, D] and pre [T, hc].
   absl::Status Logits(const kernels::TensorView& stream, const kernels::TensorView& pre,
                       const kernels::TensorView& sample_row) const;
+  // Lays the results of `samples` rows out, as Sample does: for reading what a recorded Sample left.
+  void Expect(int samples) { fetched_ = Layout(samples, results_); }
   // Chooses a token per row of the last Logits. params [S, sizeof(SampleParams)] u8.
   absl::Status Sample(const kernels::TensorView& params);
 

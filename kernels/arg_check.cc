@@ -512,34 +512,25 @@ absl::Status CheckArgs(const SparseAttention::Problem& problem, const SparseAtte
 absl::Status CheckArgs(const SampleTokens::Problem& problem, const SampleTokens::Args& args) {
   const int64_t rows = RowsOf(args.logits);
   const int64_t params_bytes = rows * static_cast<int64_t>(sizeof(SampleParams));
-  const int64_t record_bytes = rows * static_cast<int64_t>(sizeof(SampleRecord));
   return ArgCheck(SampleTokens::kId)
       .View("logits", args.logits, problem.wide, {kAny, problem.vocab})
       .True(args.params.dtype == DType::kU8 && args.params.size() >= params_bytes,
             "params must be a u8 view of one SampleParams per row")
-      .True(args.record.dtype == DType::kU8 && args.record.size() >= record_bytes,
-            "record must be a u8 view of one SampleRecord per row")
+      .View("record", args.record, DType::kU8, {rows, static_cast<int64_t>(sizeof(SampleRecord))})
       .Optional("top_id", args.top_id, DType::kI32, {rows, problem.max_top})
       .Optional("top_logprob", args.top_logprob, DType::kF32, {rows, problem.max_top})
+      .Optional("chosen", args.chosen, DType::kI32, {rows})
       .Take();
 }
 
 absl::Status CheckArgs(const VerifyDrafts::Problem& problem, const VerifyDrafts::Args& args) {
   const int64_t rows = RowsOf(args.logits);
   const int64_t params_bytes = rows * static_cast<int64_t>(sizeof(VerifyParams));
-  ArgCheck check(VerifyDrafts::kId);
-  const bool has_params = args.params.dtype == DType::kU8 && args.params.size() >= params_bytes;
-  for (int64_t r = 0; has_params && r < rows; ++r) {
-    const VerifyParams& row = args.params.as<VerifyParams>()[r];
-    const bool known = row.draft_token >= 0 && row.draft_token < problem.vocab;
-    check.True(row.form == DraftForm::kNone || known, "draft_token must be in the vocabulary")
-        .True(row.form != DraftForm::kLogits ||
-                  (row.draft_row >= 0 && row.draft_row < RowsOf(args.draft_logits)),
-              "draft_row must be a row of draft_logits");
-  }
-  return check.View("logits", args.logits, problem.wide, {kAny, problem.vocab})
+  return ArgCheck(VerifyDrafts::kId)
+      .View("logits", args.logits, problem.wide, {kAny, problem.vocab})
       .Optional("draft_logits", args.draft_logits, problem.wide, {kAny, problem.vocab})
-      .True(has_params, "params must be a u8 view of one VerifyParams per row")
+      .True(args.params.dtype == DType::kU8 && args.params.size() >= params_bytes,
+            "params must be a u8 view of one VerifyParams per row")
       .View("target_probability", args.target_probability, DType::kF32, {rows})
       .View("draft_probability", args.draft_probability, DType::kF32, {rows})
       .View("residual_mass", args.residual_mass, DType::kF32, {rows})
@@ -548,6 +539,24 @@ absl::Status CheckArgs(const VerifyDrafts::Problem& problem, const VerifyDrafts:
       .View("recovered_logprob", args.recovered_logprob, DType::kF32, {rows})
       .View("flags", args.flags, DType::kI32, {rows})
       .Take();
+}
+
+absl::Status CheckArgs(const PlaceDrafts::Problem& problem, const PlaceDrafts::Args& args) {
+  const int64_t rows = RowsOf(args.ids);
+  const int64_t each = 1 + problem.depth;
+  ArgCheck check(PlaceDrafts::kId);
+  check
+      .View("record", args.record, DType::kU8,
+            {rows, problem.depth * static_cast<int64_t>(sizeof(SampleRecord))})
+      .View("count", args.count, DType::kI32, {rows})
+      .View("ids", args.ids, DType::kI32, {kAny, each})
+      .View("verify_params", args.verify_params, DType::kU8,
+            {rows, each * static_cast<int64_t>(sizeof(VerifyParams))});
+  if (problem.ngram > 0) {
+    check.View("ngram", args.ngram, DType::kI32, {rows, each * problem.ngram})
+        .View("token_map", args.token_map, DType::kI32, {problem.vocab});
+  }
+  return check.Take();
 }
 
 }  // namespace skein::kernels

@@ -1,11 +1,13 @@
 // Shape and dtype of every argument, asserted at the door of each call: one overload per operator,
-// used by all backends, so a wrong view is named before anything is read. Any thread; no allocation
-// when the arguments are right.
+// used by all backends, so a wrong view is named before anything is read. Looks at views alone, never
+// at what they show: that may lie on a device. Any thread; no allocation when the arguments are
+// right.
 #pragma once
 
 #include "absl/status/status.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/compressor.h"
+#include "kernels/ops/draft.h"
 #include "kernels/ops/engram.h"
 #include "kernels/ops/gemm.h"
 #include "kernels/ops/hyper_connection.h"
@@ -52,6 +54,7 @@ absl::Status CheckArgs(const TopK::Problem& problem, const TopK::Args& args);
 absl::Status CheckArgs(const SparseAttention::Problem& problem, const SparseAttention::Args& args);
 absl::Status CheckArgs(const SampleTokens::Problem& problem, const SampleTokens::Args& args);
 absl::Status CheckArgs(const VerifyDrafts::Problem& problem, const VerifyDrafts::Args& args);
+absl::Status CheckArgs(const PlaceDrafts::Problem& problem, const PlaceDrafts::Args& args);
 
 // "bf16", "e4m3", ...
 std::string_view DTypeName(DType dtype);

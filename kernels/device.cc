@@ -1,5 +1,8 @@
 #include "kernels/device.h"
 
+#include <cstdlib>
+#include <fstream>
+#include <string_view>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -50,6 +53,16 @@ std::string BrandName() { return "unknown processor"; }
 std::string FeatureList() { return ""; }
 #endif
 
+// Memory that can be had without swapping, reclaimable file pages included; 0 if unknown.
+uint64_t AvailableBytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    constexpr std::string_view kKey = "MemAvailable:";
+    if (line.starts_with(kKey)) return std::strtoull(line.c_str() + kKey.size(), nullptr, 10) << 10;
+  }
+  return 0;
+}
+
 }  // namespace
 
 DeviceProperties HostProperties() {
@@ -58,7 +71,50 @@ DeviceProperties HostProperties() {
   properties.features = FeatureList();
   const unsigned int threads = std::thread::hardware_concurrency();
   properties.num_cores = threads == 0 ? 1 : static_cast<int>(threads);
+  properties.free_bytes = AvailableBytes();
   return properties;
+}
+
+absl::StatusOr<void*> HostDevice::Allocate(size_t bytes) {
+  constexpr size_t kAlignment = 256;
+  const size_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;
+  void* memory = std::aligned_alloc(kAlignment, rounded);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError("the host has no " + std::to_string(bytes) +
+                                        " bytes of memory");
+  }
+  std::memset(memory, 0, rounded);
+  return memory;
+}
+
+void HostDevice::Free(void* memory) { std::free(memory); }
+
+absl::Status HostDevice::CopyIn(void* to, const void* from_host, size_t bytes) {
+  if (to != from_host && bytes > 0) std::memcpy(to, from_host, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status HostDevice::CopyOut(void* to_host, const void* from, size_t bytes) {
+  return CopyIn(to_host, from, bytes);
+}
+
+namespace {
+
+class HostGraph final : public StepGraph {
+ public:
+  explicit HostGraph(std::function<absl::Status()> queue) : queue_(std::move(queue)) {}
+  absl::Status Launch() override { return queue_(); }
+  uint64_t num_nodes() const override { return 1; }
+
+ private:
+  std::function<absl::Status()> queue_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepGraph>> HostDevice::Capture(
+    const std::function<absl::Status()>& queue) {
+  return std::make_unique<HostGraph>(queue);
 }
 
 }  // namespace skein::kernels

@@ -50,6 +50,8 @@ enum class OpId : uint8_t {
   // sampling
   kSampleTokens,
   kVerifyDrafts,
+  // draft
+  kPlaceDrafts,
   kCount,
 };
 

@@ -1,6 +1,7 @@
 #include "worker/batch_input.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -26,44 +27,60 @@ BatchInput::BatchInput(const ModelSpec& spec, const ModelLimits& limits, const K
       plain_(spec.rope, spec.rope_dim, false),
       compress_(spec.rope, spec.rope_dim, true),
       table_(static_cast<size_t>(slots.num_slots())) {
-  const int rows = limits.max_rows;
-  const int sequences = slots.num_slots();
-  full_.rows.position = arena.Allocate(DType::kI32, {rows});
-  full_.rows.sequence = arena.Allocate(DType::kI32, {rows});
-  full_.rows.first_row = arena.Allocate(DType::kI32, {sequences});
-  full_.rows.first_position = arena.Allocate(DType::kI32, {sequences});
-  full_.rows.slot = arena.Allocate(DType::kI32, {sequences});
-  full_.rows.block_table = arena.Allocate(DType::kI32, {sequences, max_blocks_});
-  full_.rows.block_tokens = block_tokens_;
-  full_.ids = arena.Allocate(DType::kI32, {rows});
-  full_.window_begin = arena.Allocate(DType::kI32, {rows});
-  full_.window_end = arena.Allocate(DType::kI32, {rows});
-  full_.rope_plain = arena.Allocate(DType::kF32, {rows, spec.rope_dim});
-  full_.rope_compress = arena.Allocate(DType::kF32, {rows, spec.rope_dim});
-  full_.ring_source = arena.Allocate(DType::kI64, {rows});
-  full_.ring_target = arena.Allocate(DType::kI64, {rows});
-  for (int i = 0; i < rows; ++i) full_.ring_source.as<int64_t>()[i] = i;
-  if (spec.engram.ngram > 0) {
-    full_.ngram = arena.Allocate(DType::kI32, {rows, spec.engram.ngram});
-  }
-  full_.sample_row = arena.Allocate(DType::kI32, {limits.max_samples});
-  full_.sample_params =
-      arena.Allocate(DType::kU8, {limits.max_samples, int64_t{sizeof(kernels::SampleParams)}});
-  full_.verify_params =
-      arena.Allocate(DType::kU8, {limits.max_samples, int64_t{sizeof(kernels::VerifyParams)}});
   std::set<int> ratios;
   for (const LayerSpec& layer : spec.layers) {
     if (layer.ratio > 0) ratios.insert(layer.ratio);
   }
-  for (int ratio : ratios) {
-    GroupBuffers buffers;
-    buffers.ratio = ratio;
-    buffers.row = arena.Allocate(DType::kI32, {rows});
-    buffers.target = arena.Allocate(DType::kI64, {rows});
-    buffers.cos_sin = arena.Allocate(DType::kF32, {rows, spec.rope_dim});
-    if (ratio > 1) buffers.ring_target = arena.Allocate(DType::kI64, {rows});
-    groups_.push_back(buffers);
+  ratios_.assign(ratios.begin(), ratios.end());
+  std::vector<int64_t> identity(static_cast<size_t>(limits.max_rows));
+  std::iota(identity.begin(), identity.end(), 0);
+  ring_source_ =
+      arena.Constant<int64_t>(DType::kI64, {limits.max_rows}, std::span<const int64_t>(identity));
+  if (!token_map.empty()) {
+    device_token_map_ = arena.Constant<int32_t>(
+        DType::kI32, {static_cast<int64_t>(token_map.size())}, token_map);
   }
+  Staging counted;
+  Layout({limits.max_rows, slots.num_slots(), limits.max_samples}, counted);
+  staging_ = Staging(arena, counted.used());
+}
+
+ModelBatch BatchInput::Layout(const Shape& shape, Staging& staging) const {
+  const int rows = shape.rows;
+  const int sequences = shape.sequences;
+  staging.Restart();
+  ModelBatch batch;
+  batch.num_sequences = sequences;
+  batch.rows.position = staging.Next(DType::kI32, {rows});
+  batch.rows.sequence = staging.Next(DType::kI32, {rows});
+  batch.rows.first_row = staging.Next(DType::kI32, {sequences});
+  batch.rows.first_position = staging.Next(DType::kI32, {sequences});
+  batch.rows.slot = staging.Next(DType::kI32, {sequences});
+  batch.rows.block_table = staging.Next(DType::kI32, {sequences, max_blocks_});
+  batch.rows.block_tokens = block_tokens_;
+  batch.ids = staging.Next(DType::kI32, {rows});
+  batch.window_begin = staging.Next(DType::kI32, {rows});
+  batch.window_end = staging.Next(DType::kI32, {rows});
+  batch.rope_plain = staging.Next(DType::kF32, {rows, spec_.rope_dim});
+  batch.rope_compress = staging.Next(DType::kF32, {rows, spec_.rope_dim});
+  batch.ring_target = staging.Next(DType::kI64, {rows});
+  if (spec_.engram.ngram > 0) batch.ngram = staging.Next(DType::kI32, {rows, spec_.engram.ngram});
+  batch.draft_count = staging.Next(DType::kI32, {sequences});
+  batch.sample_row = staging.Next(DType::kI32, {shape.samples});
+  batch.sample_params =
+      staging.Next(DType::kU8, {shape.samples, int64_t{sizeof(kernels::SampleParams)}});
+  batch.verify_params =
+      staging.Next(DType::kU8, {shape.samples, int64_t{sizeof(kernels::VerifyParams)}});
+  for (const int ratio : ratios_) {
+    CompletedGroups groups;
+    groups.ratio = ratio;
+    groups.row = staging.Next(DType::kI32, {rows});
+    groups.target = staging.Next(DType::kI64, {rows});
+    groups.cos_sin = staging.Next(DType::kF32, {rows, spec_.rope_dim});
+    if (ratio > 1) groups.ring_target = staging.Next(DType::kI64, {rows});
+    batch.groups.push_back(groups);
+  }
+  return batch;
 }
 
 void BatchInput::Reset() {
@@ -213,6 +230,7 @@ void BatchInput::FillNgram(const SequenceStep& step, size_t offset, int row) {
   if (token_map_.empty()) return;
   const int slot = static_cast<int>(step.slot.value());
   const int64_t position = step.first_position + static_cast<int64_t>(offset);
+  if (step.tokens[offset] < 0) return;  // PlaceDrafts knows it
   slots_.set_ngram_id(slot, position, token_map_[static_cast<size_t>(step.tokens[offset])]);
   int32_t* out = full_.ngram.as<int32_t>() + int64_t{row} * spec_.engram.ngram;
   for (int s = 0; s < spec_.engram.ngram; ++s) {
@@ -225,29 +243,27 @@ void BatchInput::FillGroups(const SequenceStep& step, size_t offset, int row) {
   const int64_t position = step.first_position + static_cast<int64_t>(offset);
   const int64_t last = step.first_position + static_cast<int64_t>(step.tokens.size()) - 1;
   const Slot& slot = table_[step.slot.value()];
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    const GroupBuffers& buffers = groups_[i];
-    CompletedGroups& groups = batch_.groups[i];
-    const int ratio = buffers.ratio;
+  for (CompletedGroups& groups : batch_.groups) {
+    const int ratio = groups.ratio;
     if (ratio > 1) {
       const int64_t ring = slots_.open_rows(ratio);
-      buffers.ring_target.as<int64_t>()[row] =
+      groups.ring_target.as<int64_t>()[row] =
           position > last - ring ? int64_t{step.slot.value()} * ring + position % ring : -1;
     }
     if ((position + 1) % ratio != 0) continue;
     const int64_t group = position / ratio;
     const int64_t per_block = block_tokens_ / ratio;
     const int64_t block = slot.blocks[static_cast<size_t>(group / per_block)];
-    const int at = groups.count++;
-    buffers.row.as<int32_t>()[at] = row;
-    buffers.target.as<int64_t>()[at] = block * per_block + group % per_block;
-    compress_.FillRow(group * ratio, buffers.cos_sin.as<float>() + int64_t{at} * spec_.rope_dim);
+    // Padding has its place among the rows, so in a decode step a group has the place of its row.
+    const int at = batch_.draft_count.absent() ? groups.count++ : row;
+    groups.row.as<int32_t>()[at] = row;
+    groups.target.as<int64_t>()[at] = block * per_block + group % per_block;
+    compress_.FillRow(group * ratio, groups.cos_sin.as<float>() + int64_t{at} * spec_.rope_dim);
     groups.max_columns = std::max(groups.max_columns, static_cast<int>(group) + 1);
   }
 }
 
-void BatchInput::FillRow(const SequenceStep& step, int index, size_t offset) {
-  const int row = batch_.num_rows++;
+void BatchInput::FillRow(const SequenceStep& step, int index, size_t offset, int row) {
   const auto position = static_cast<int32_t>(step.first_position + offset);
   const int64_t last = step.first_position + static_cast<int64_t>(step.tokens.size()) - 1;
   const int64_t ring = slots_.ring_rows();
@@ -265,11 +281,11 @@ void BatchInput::FillRow(const SequenceStep& step, int index, size_t offset) {
 }
 
 // `row` is the last row of the sequence; `step` has the drafts among its tokens.
-void BatchInput::FillSample(const SequenceStep& step, const SequenceDrafts& drafts, int row) {
-  if (!step.sample) return;
+void BatchInput::FillSample(const SequenceStep& step, const SequenceDrafts& drafts, int row,
+                            int sample) {
   const int num_drafts = static_cast<int>(drafts.tokens.size());
   for (int j = 0; j <= num_drafts; ++j) {
-    const int at = batch_.num_samples++;
+    const int at = sample + j;
     full_.sample_row.as<int32_t>()[at] = row - num_drafts + j;
     kernels::SampleParams params;
     params.seed = step.sampling.seed;
@@ -313,71 +329,154 @@ void BatchInput::Feed(Slot& slot, int64_t first, int64_t end, bool feeds) {
   }
 }
 
-void BatchInput::FillSequence(const SequenceStep& planned, const SequenceDrafts& drafts,
-                              int index) {
-  Slot& slot = table_[planned.slot.value()];
-  if (planned.fresh_slot) slot = Slot{};
-  SequenceStep step = planned;
-  step.tokens.insert(step.tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
+void BatchInput::Settle(const SequenceStep& step, std::span<const int32_t> drafts, bool feeds) {
+  Slot& slot = table_[step.slot.value()];
+  slot.length = step.first_position + static_cast<int64_t>(step.tokens.size() + drafts.size());
+  Feed(slot, step.first_position, slot.length, feeds);
+  if (token_map_.empty()) return;
+  int64_t position = slot.length - static_cast<int64_t>(drafts.size());
+  for (const int32_t token : drafts) {
+    slots_.set_ngram_id(static_cast<int>(step.slot.value()), position++,
+                        token_map_[static_cast<size_t>(token)]);
+  }
+}
+
+// The slot of a sequence of the step, and what the step says of the sequence as a whole.
+void BatchInput::OpenSlot(const SequenceStep& step, int index, int first_row) {
+  Slot& slot = table_[step.slot.value()];
+  if (step.fresh_slot) slot = Slot{};
   slot.used = true;
   slot.sequence = step.sequence;
   for (protocol::BlockId block : step.new_blocks) {
     slot.blocks.push_back(static_cast<int32_t>(block.value()));
   }
-  slot.length = step.first_position + static_cast<int64_t>(step.tokens.size());
-  Feed(slot, step.first_position, slot.length, batch_.feeds_drafter);
-  full_.rows.first_row.as<int32_t>()[index] = batch_.num_rows;
+  full_.rows.first_row.as<int32_t>()[index] = first_row;
   full_.rows.first_position.as<int32_t>()[index] = static_cast<int32_t>(step.first_position);
   full_.rows.slot.as<int32_t>()[index] = static_cast<int32_t>(step.slot.value());
   int32_t* table = full_.rows.block_table.as<int32_t>() + int64_t{index} * max_blocks_;
   std::fill_n(table, max_blocks_, -1);
   std::copy(slot.blocks.begin(), slot.blocks.end(), table);
-  for (size_t offset = 0; offset < step.tokens.size(); ++offset) FillRow(step, index, offset);
-  FillSample(step, drafts, batch_.num_rows - 1);
+}
+
+void BatchInput::FillSequence(const SequenceStep& planned, const SequenceDrafts& drafts,
+                              int index) {
+  SequenceStep step = planned;
+  step.tokens.insert(step.tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
+  OpenSlot(step, index, batch_.num_rows);
+  Settle(step, {}, batch_.feeds_drafter);
+  for (size_t offset = 0; offset < step.tokens.size(); ++offset) {
+    FillRow(step, index, offset, batch_.num_rows++);
+  }
+  if (step.sample) {
+    FillSample(step, drafts, batch_.num_rows - 1, batch_.num_samples);
+    batch_.num_samples += 1 + static_cast<int>(drafts.tokens.size());
+  }
   // Columns that the last row sees, also when the step completes no group.
+  const int64_t length = table_[step.slot.value()].length;
   for (CompletedGroups& groups : batch_.groups) {
-    groups.max_columns = std::max(groups.max_columns, static_cast<int>(slot.length / groups.ratio));
+    groups.max_columns = std::max(groups.max_columns, static_cast<int>(length / groups.ratio));
   }
 }
 
+void BatchInput::FillDecode(const SequenceStep& planned, const DecodeShape& shape, int index) {
+  SequenceStep step = planned;
+  SequenceDrafts drafts;
+  drafts.tokens.assign(planned.draft_depth, -1);
+  drafts.draft_row = index * spec_.dspark.block;
+  step.tokens.insert(step.tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
+  const int first_row = index * (1 + shape.depth);
+  OpenSlot(step, index, first_row);
+  full_.draft_count.as<int32_t>()[index] = static_cast<int32_t>(planned.draft_depth);
+  for (size_t offset = 0; offset < step.tokens.size(); ++offset) {
+    FillRow(step, index, offset, first_row + static_cast<int>(offset));
+  }
+  FillSample(step, drafts, first_row + static_cast<int>(planned.draft_depth), first_row);
+}
+
+// Every row of a decode step belongs to nobody until a sequence takes it.
+void BatchInput::FillPadding() {
+  staging_.Clear();
+  const auto none = [](const TensorView& view) {
+    if (view.dtype == DType::kI64) {
+      std::fill_n(view.as<int64_t>(), view.size(), int64_t{-1});
+    } else {
+      std::fill_n(view.as<int32_t>(), view.size(), -1);
+    }
+  };
+  none(full_.rows.sequence);
+  none(full_.ids);
+  none(full_.ring_target);
+  for (const CompletedGroups& groups : full_.groups) {
+    none(groups.row);
+    none(groups.target);
+    if (!groups.ring_target.absent()) none(groups.ring_target);
+  }
+}
+
+const ModelBatch& BatchInput::BuildDecode(const StepPlan& plan, const DecodeShape& shape) {
+  const int rows = shape.rows();
+  full_ = Layout({rows, shape.sequences, rows}, staging_);
+  FillPadding();
+  batch_ = full_;
+  batch_.feeds_drafter = shape.feeds_drafter;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    FillDecode(plan.sequences[i], shape, static_cast<int>(i));
+  }
+  batch_.num_rows = rows;
+  batch_.num_samples = rows;
+  batch_.num_verified = shape.depth > 0 ? rows : 0;
+  for (CompletedGroups& groups : batch_.groups) {
+    groups.count = rows;
+    groups.max_columns = limits_.max_model_len / groups.ratio;
+  }
+  Narrow();
+  MoveToDevice();
+  return batch_;
+}
+
 void BatchInput::Narrow() {
-  const int rows = batch_.num_rows;
-  for (TensorView* view : {&batch_.rows.position, &batch_.rows.sequence, &batch_.ids,
-                           &batch_.window_begin, &batch_.window_end, &batch_.rope_plain,
-                           &batch_.rope_compress, &batch_.ring_source, &batch_.ring_target}) {
-    *view = Rows(*view, rows);
+  for (CompletedGroups& groups : batch_.groups) {
+    groups.row = Rows(groups.row, groups.count);
+    groups.target = Rows(groups.target, groups.count);
+    groups.cos_sin = Rows(groups.cos_sin, groups.count);
   }
-  if (!batch_.ngram.absent()) batch_.ngram = Rows(batch_.ngram, rows);
-  for (TensorView* view : {&batch_.rows.first_row, &batch_.rows.first_position, &batch_.rows.slot,
-                           &batch_.rows.block_table}) {
-    *view = Rows(*view, batch_.num_sequences);
+  batch_.ring_source = Rows(ring_source_, batch_.num_rows);
+}
+
+void BatchInput::MoveToDevice() {
+  for (TensorView* view :
+       {&batch_.rows.position, &batch_.rows.sequence, &batch_.rows.first_row,
+        &batch_.rows.first_position, &batch_.rows.slot, &batch_.rows.block_table, &batch_.ids,
+        &batch_.window_begin, &batch_.window_end, &batch_.rope_plain, &batch_.rope_compress,
+        &batch_.ring_target, &batch_.ngram, &batch_.draft_count, &batch_.sample_row, &batch_.sample_params,
+        &batch_.verify_params}) {
+    *view = staging_.OnDevice(*view);
   }
-  batch_.sample_row = Rows(batch_.sample_row, batch_.num_samples);
-  batch_.sample_params = Rows(batch_.sample_params, batch_.num_samples);
-  batch_.verify_params = Rows(batch_.verify_params, batch_.num_samples);
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    CompletedGroups& groups = batch_.groups[i];
-    groups.row = Rows(groups_[i].row, groups.count);
-    groups.target = Rows(groups_[i].target, groups.count);
-    groups.cos_sin = Rows(groups_[i].cos_sin, groups.count);
-    if (groups.ratio > 1) groups.ring_target = Rows(groups_[i].ring_target, rows);
+  for (CompletedGroups& groups : batch_.groups) {
+    for (TensorView* view : {&groups.row, &groups.target, &groups.cos_sin, &groups.ring_target}) {
+      *view = staging_.OnDevice(*view);
+    }
   }
 }
 
 const ModelBatch& BatchInput::Build(const StepPlan& plan, std::span<const SequenceDrafts> drafts) {
+  Shape shape;
+  shape.sequences = static_cast<int>(plan.sequences.size());
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const int num_drafts = static_cast<int>(drafts[i].tokens.size());
+    shape.rows += static_cast<int>(plan.sequences[i].tokens.size()) + num_drafts;
+    shape.samples += plan.sequences[i].sample ? 1 + num_drafts : 0;
+  }
+  full_ = Layout(shape, staging_);
+  full_.draft_count = {};
   batch_ = full_;
-  batch_.num_sequences = static_cast<int>(plan.sequences.size());
   batch_.feeds_drafter = std::any_of(plan.sequences.begin(), plan.sequences.end(),
                                      [](const SequenceStep& step) { return step.feed_drafter; });
-  for (const GroupBuffers& buffers : groups_) {
-    CompletedGroups groups;
-    groups.ratio = buffers.ratio;
-    batch_.groups.push_back(groups);
-  }
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     FillSequence(plan.sequences[i], drafts[i], static_cast<int>(i));
   }
   Narrow();
+  MoveToDevice();
   return batch_;
 }
 

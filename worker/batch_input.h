@@ -35,9 +35,18 @@ class BatchInput {
   // First position from which on the draft head saw the sequence without a gap; first_position of
   // the step if it saw nothing.
   int64_t FedFrom(const protocol::SequenceStep& step) const;
-  // The batch of a plan that passed Check, with one entry of `drafts` per sequence; valid until the
-  // next call.
+  // The batch of a plan that passed Check, with one entry of `drafts` per sequence, as the device
+  // will see it once Upload has run; valid until the next call.
   const ModelBatch& Build(const protocol::StepPlan& plan, std::span<const SequenceDrafts> drafts);
+  // The batch of a decode step whose drafts are not known yet: PlaceDrafts puts them in. Every
+  // sequence of the plan has one token and is sampled. A plan without sequences gives padding alone.
+  const ModelBatch& BuildDecode(const protocol::StepPlan& plan, const DecodeShape& shape);
+  // What became of a sequence of the last step: its drafts that were kept.
+  void Settle(const protocol::SequenceStep& step, std::span<const int32_t> drafts, bool feeds);
+  // Compressed ids by token, as the device has them; absent without Engram.
+  const kernels::TensorView& token_map() const { return device_token_map_; }
+  // Queues the one copy that brings the batch to the device.
+  absl::Status Upload() const { return staging_.CopyIn(); }
 
   // Forgets every slot: the epoch is over.
   void Reset();
@@ -50,21 +59,29 @@ class BatchInput {
     int64_t fed_from = 0, fed_to = 0;  // positions that the draft head saw
     std::vector<int32_t> blocks;
   };
-  struct GroupBuffers {
-    int ratio = 1;
-    kernels::TensorView row, target, cos_sin, ring_target;
+  // What a step's metadata is laid out for.
+  struct Shape {
+    int rows = 0, sequences = 0, samples = 0;
   };
 
+  // The views of a step of that shape, one after the other.
+  ModelBatch Layout(const Shape& shape, Staging& staging) const;
   absl::Status CheckSequence(const protocol::SequenceStep& step) const;
   absl::Status CheckIds(const protocol::SequenceStep& step) const;
   absl::Status CheckDrafts(const protocol::SequenceStep& step) const;
+  void OpenSlot(const protocol::SequenceStep& step, int index, int first_row);
   void FillSequence(const protocol::SequenceStep& step, const SequenceDrafts& drafts, int index);
-  void FillRow(const protocol::SequenceStep& step, int index, size_t offset);
+  void FillDecode(const protocol::SequenceStep& step, const DecodeShape& shape, int index);
+  void FillPadding();
+  void FillRow(const protocol::SequenceStep& step, int index, size_t offset, int row);
   void FillNgram(const protocol::SequenceStep& step, size_t offset, int row);
   void FillGroups(const protocol::SequenceStep& step, size_t offset, int row);
-  void FillSample(const protocol::SequenceStep& step, const SequenceDrafts& drafts, int row);
+  void FillSample(const protocol::SequenceStep& step, const SequenceDrafts& drafts, int row,
+                  int sample);
   static void Feed(Slot& slot, int64_t first, int64_t end, bool feeds);
   void Narrow();
+  // The batch as the device sees it.
+  void MoveToDevice();
 
   const ModelSpec& spec_;
   const ModelLimits limits_;
@@ -75,9 +92,12 @@ class BatchInput {
   std::span<const int32_t> token_map_;
   RopeTable plain_, compress_;
   std::vector<Slot> table_;
-  std::vector<GroupBuffers> groups_;
-  ModelBatch full_;   // views at their capacity
-  ModelBatch batch_;  // narrowed to the current plan
+  std::vector<int> ratios_;  // of the model, ascending
+  kernels::TensorView ring_source_;
+  kernels::TensorView device_token_map_;
+  Staging staging_;
+  ModelBatch full_;   // of the current plan, on the host's side, at capacity
+  ModelBatch batch_;  // narrowed; in the end on the device's side
 };
 
 }  // namespace skein::worker

@@ -34,23 +34,30 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
         absl::StrCat("max_model_len is ", options.limits.max_model_len,
                      ", config.json allows at most ", spec_.max_position));
   }
-  SKEIN_ASSIGN_OR_RETURN(weights_, ModelWeights::Load(options.model_dir, spec_));
-  kernels_ = std::make_unique<KernelSet>(registry, manifest, options.stream);
+  arena_ = options.device == nullptr ? std::make_unique<Arena>()
+                                     : std::make_unique<Arena>(options.device);
+  SKEIN_ASSIGN_OR_RETURN(weights_, ModelWeights::Load(options.model_dir, spec_, *arena_));
+  kernels_ = std::make_unique<KernelSet>(registry, manifest, arena_->device().stream());
   cache_ = std::make_unique<KvCache>(spec_, options.numerics, options.block_tokens,
-                                     options.num_blocks, arena_);
+                                     options.num_blocks, *arena_);
   const bool drafts = options.max_draft_requests > 0 && spec_.dspark.stages > 0;
   slots_ = std::make_unique<StateSlots>(spec_, options.numerics, options.num_slots,
-                                        drafts ? spec_.dspark.stages : 0, arena_);
+                                        drafts ? spec_.dspark.stages : 0, *arena_);
   model_ = std::make_unique<Model>(spec_, *weights_, options.numerics, options.limits, *cache_,
-                                   *slots_, *kernels_, arena_);
+                                   *slots_, *kernels_, *arena_);
   if (drafts) {
     draft_ = std::make_unique<DSparkHead>(*model_, *weights_, options.limits,
-                                          options.max_draft_requests, *slots_, *kernels_, arena_);
+                                          options.max_draft_requests, *slots_, *kernels_, *arena_);
   }
   input_ = std::make_unique<BatchInput>(spec_, options.limits, *cache_, *slots_,
-                                        weights_->engram_token_map, arena_);
-  SKEIN_RETURN_IF_ERROR(kernels_->Finish());
-  return model_->Prepare();
+                                        weights_->engram_token_map, *arena_);
+  if (options.record_steps) {
+    const StepParts parts{&arena_->device(), model_.get(), draft_.get(), input_.get()};
+    graphs_ = std::make_unique<GraphCache>(parts, options.limits, options.num_slots, *kernels_);
+  }
+  SKEIN_RETURN_IF_ERROR(kernels_->Finish(*arena_));
+  SKEIN_RETURN_IF_ERROR(model_->Prepare());
+  return graphs_ == nullptr ? absl::OkStatus() : graphs_->Record();
 }
 
 }  // namespace skein::worker

@@ -11,6 +11,7 @@
 #include "worker/batch_input.h"
 #include "worker/cache/kv_cache.h"
 #include "worker/cache/state_slots.h"
+#include "worker/graph_cache.h"
 #include "worker/model/activations.h"
 #include "worker/model/dspark_head.h"
 #include "worker/model/kernel_set.h"
@@ -29,7 +30,9 @@ struct LoadOptions {
   int num_slots = 0;
   int max_draft_requests = 0;  // 0: no draft head
   TapSide tap_side = TapSide::kEntering;
-  kernels::DeviceStream stream;
+  bool record_steps = false;  // decode steps as graphs of the device
+  // Null: the host, with kernels on the calling thread alone.
+  std::shared_ptr<kernels::Device> device;
   std::shared_ptr<const RecordedRope> recorded_rope;  // null in production
 };
 
@@ -45,7 +48,9 @@ class LoadedModel {
   Model& model() { return *model_; }
   BatchInput& input() { return *input_; }
   DSparkHead* draft() { return draft_.get(); }  // null without draft head
-  uint64_t arena_bytes() const { return arena_.total_bytes(); }
+  GraphCache* graphs() { return graphs_.get(); }  // null: every step is queued call by call
+  kernels::Device& device() { return arena_->device(); }
+  uint64_t arena_bytes() const { return arena_->total_bytes(); }
 
  private:
   LoadedModel() = default;
@@ -53,14 +58,15 @@ class LoadedModel {
                      const kernels::KernelManifest& manifest, const LoadOptions& options);
 
   ModelSpec spec_;
+  std::unique_ptr<Arena> arena_;  // outlives all that has views of it
   std::unique_ptr<ModelWeights> weights_;
-  Arena arena_;
   std::unique_ptr<KernelSet> kernels_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<StateSlots> slots_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<DSparkHead> draft_;
   std::unique_ptr<BatchInput> input_;
+  std::unique_ptr<GraphCache> graphs_;
 };
 
 // The numerics of a backend: the reference computes in double, others in the model's own formats.

@@ -28,6 +28,7 @@
 #include "protocol/transport/zmq_transport.h"
 #include "worker/build_identity.h"
 #include "worker/fault_points.h"
+#include "worker/gpu_backend.h"
 #include "worker/host_placement.h"
 #include "worker/loaded_model.h"
 #include "worker/preflight.h"
@@ -87,9 +88,17 @@ struct Device {
   ProcessorClaims processors;
   std::string memory;  // what InterleaveMemory said
   std::unique_ptr<kernels::cpu::ThreadPool> threads;
+  std::shared_ptr<kernels::Device> compute;  // what the model runs on
 };
 
-absl::Status OpenDevice(const protocol::Config& config, Device& device) {
+// `index`: of the worker on its node, and so of its GPU.
+absl::Status OpenDevice(const protocol::Config& config, int index, Device& device) {
+  if (IsGpuBackend(config.worker.backend)) {
+    // No others: they cannot work on its memory.
+    SKEIN_RETURN_IF_ERROR(RegisterGpuKernels(device.registry));
+    SKEIN_ASSIGN_OR_RETURN(device.compute, OpenGpu(config.worker.backend, index));
+    return absl::OkStatus();
+  }
   SKEIN_RETURN_IF_ERROR(kernels::RegisterReferenceKernels(device.registry));
   SKEIN_RETURN_IF_ERROR(kernels::RegisterCpuKernels(device.registry, kernels::CpuIsa::kAuto));
   const auto threads = static_cast<int>(config.worker.threads);
@@ -102,11 +111,14 @@ absl::Status OpenDevice(const protocol::Config& config, Device& device) {
   device.memory =
       config.features.numa == "off" ? "not spread: features.numa is off" : InterleaveMemory();
   device.threads = std::make_unique<kernels::cpu::ThreadPool>(pool);
+  device.compute =
+      std::make_shared<kernels::HostDevice>(kernels::DeviceStream{device.threads.get()});
   return absl::OkStatus();
 }
 
 // Where the compute threads run.
 std::string PinnedText(const protocol::Config& config, const Device& device) {
+  if (device.threads == nullptr) return "the GPU's";
   if (config.worker.pin_threads == 0) return "not pinned, as configured";
   if (device.processors.processors().empty()) {
     if (const int usable = UsableProcessors(); device.threads->threads() > usable) {
@@ -120,15 +132,16 @@ std::string PinnedText(const protocol::Config& config, const Device& device) {
 
 void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel& model,
                const LoadOptions& options, const ModelSpec& spec) {
-  const kernels::DeviceProperties host = kernels::HostProperties();
+  const kernels::DeviceProperties found = device.compute->properties();
   SKEIN_LOG(kInfo, "model loaded")
       .Field("model", config.model.path)
       .Field("backend", config.worker.backend)
-      .Field("device", host.name)
-      .Field("features", host.features)
-      .Field("threads", device.threads->threads())
+      .Field("device", found.name)
+      .Field("features", found.features)
+      .Field("threads", device.threads == nullptr ? 0 : device.threads->threads())
       .Field("processors", PinnedText(config, device))
       .Field("memory", device.memory)
+      .Field("free_bytes", found.free_bytes)
       .Field("weight_bytes", model.weights().bytes)
       .Field("skipped_tensors", model.weights().skipped_tensors)
       .Field("arena_bytes", static_cast<uint64_t>(model.arena_bytes()))
@@ -248,16 +261,17 @@ int Run(const std::vector<std::string>& arguments) {
     parent = *std::move(guard);
   }
   Device device;
-  if (absl::Status status = OpenDevice(config, device); !status.ok()) {
-    return Fail(status, kExitInternal);
+  const auto index = static_cast<int>(loaded->FlagOr("worker-index", 0));
+  if (absl::Status status = OpenDevice(config, index, device); !status.ok()) {
+    return Fail(status, absl::IsFailedPrecondition(status) ? kExitConfig : kExitInternal);
   }
   auto manifest = PlanManifest(config, device.registry);
   if (!manifest.ok()) return Fail(manifest.status(), kExitConfig);
   auto spec = ModelSpec::Load(config.model.path);
   if (!spec.ok()) return Fail(spec.status(), LoadExitCode(spec.status()));
-  auto options = PlanLoad(config, *spec);
+  auto options = PlanLoad(config, *spec, device.compute->properties());
   if (!options.ok()) return Fail(options.status(), kExitConfig);
-  options->stream.handle = device.threads.get();
+  options->device = device.compute;
   auto model = LoadedModel::Load(device.registry, *manifest, *options);
   if (!model.ok()) return Fail(model.status(), LoadExitCode(model.status()));
   LogLoaded(config, device, **model, *options, *spec);

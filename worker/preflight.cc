@@ -1,14 +1,14 @@
 #include "worker/preflight.h"
 
 #include <algorithm>
-#include <fstream>
+#include <filesystem>
+#include <system_error>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <sched.h>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -23,21 +23,33 @@ constexpr int kThreadsMax = 64;
 // Share of the free memory that the cache may take when num_blocks is not given.
 constexpr uint64_t kCacheShare = 4;
 
-// Memory that can be had without swapping, reclaimable file pages included; 0 if unknown.
-uint64_t FreeMemoryBytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    uint64_t kib = 0;
-    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    if (words.size() >= 2 && words[0] == "MemAvailable:" && absl::SimpleAtoi(words[1], &kib)) {
-      return kib << 10;
-    }
+// Memory for caches and activations.
+struct Room {
+  uint64_t free_bytes = 0;   // 0: not known
+  uint64_t cache_bytes = 0;  // of them for the cache when num_blocks is not given
+};
+
+// Where the device has memory of its own, the weights go there too.
+absl::StatusOr<Room> FindRoom(const protocol::Config& config,
+                              const kernels::DeviceProperties& device) {
+  if (device.memory_bytes == 0) return Room{device.free_bytes, device.free_bytes / kCacheShare};
+  uint64_t weights = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(config.model.path, error)) {
+    if (entry.path().extension() == ".safetensors") weights += entry.file_size(error);
   }
-  return 0;
+  if (weights >= device.free_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the weights in ", config.model.path, " need ", weights >> 20, " MiB, the ", device.name,
+        " has ", device.free_bytes >> 20, " of ", device.memory_bytes >> 20,
+        " MiB free; end what else uses it, or serve a smaller model"));
+  }
+  const uint64_t free = device.free_bytes - weights;
+  return Room{free, free / 4 * 3};
 }
 
 absl::StatusOr<int> NumBlocks(const protocol::Config& config, const ModelSpec& spec,
-                              const Numerics& numerics) {
+                              const Numerics& numerics, const Room& room) {
   const int64_t block = config.scheduler.block_size;
   const int64_t per_sequence = (config.model.max_model_len + block - 1) / block;
   if (config.worker.num_blocks > 0) {
@@ -50,8 +62,8 @@ absl::StatusOr<int> NumBlocks(const protocol::Config& config, const ModelSpec& s
   }
   const uint64_t bytes = KvCache::BlockBytes(spec, numerics, static_cast<int>(block));
   int64_t blocks = per_sequence * config.scheduler.max_num_seqs;
-  if (const uint64_t free = FreeMemoryBytes(); bytes > 0 && free > 0) {
-    const auto most = static_cast<int64_t>(free / kCacheShare / bytes);
+  if (bytes > 0 && room.free_bytes > 0) {
+    const auto most = static_cast<int64_t>(room.cache_bytes / bytes);
     blocks = std::max(per_sequence, std::min(blocks, most));
   }
   return static_cast<int>(std::min<int64_t>(blocks, 1 << 24));
@@ -89,7 +101,8 @@ int UsableProcessors() {
   return std::clamp(CPU_COUNT(&set), 1, kThreadsMax);
 }
 
-absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const ModelSpec& spec) {
+absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const ModelSpec& spec,
+                                     const kernels::DeviceProperties& device) {
   const protocol::SchedulerConfig& scheduler = config.scheduler;
   if (scheduler.block_size % spec.block_multiple() != 0) {
     return absl::InvalidArgumentError(
@@ -111,7 +124,8 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
   options.limits.max_model_len = static_cast<int>(config.model.max_model_len);
   options.limits.max_top = static_cast<int>(config.model.max_logprobs);
   options.block_tokens = static_cast<int>(scheduler.block_size);
-  SKEIN_ASSIGN_OR_RETURN(options.num_blocks, NumBlocks(config, spec, options.numerics));
+  SKEIN_ASSIGN_OR_RETURN(const Room room, FindRoom(config, device));
+  SKEIN_ASSIGN_OR_RETURN(options.num_blocks, NumBlocks(config, spec, options.numerics, room));
   options.num_slots = static_cast<int>(scheduler.max_num_seqs);
   const uint64_t needed =
       static_cast<uint64_t>(options.num_blocks) *
@@ -119,7 +133,7 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
       static_cast<uint64_t>(options.num_slots) *
           StateSlots::SlotBytes(spec, options.numerics,
                                 options.max_draft_requests > 0 ? spec.dspark.stages : 0);
-  const uint64_t free = FreeMemoryBytes();
+  const uint64_t free = room.free_bytes;
   if (free > 0 && needed > free) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the caches need ", needed >> 20, " MiB, ", free >> 20,
@@ -175,7 +189,7 @@ absl::StatusOr<kernels::KernelManifest> PlanManifest(const protocol::Config& con
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(absl::StrCat(
-        key, ": no backend \"", name, "\" in this build; it has ", absl::StrJoin(backends, ", ")));
+        key, ": no backend \"", name, "\" for this device; it has ", absl::StrJoin(backends, ", ")));
   };
   SKEIN_RETURN_IF_ERROR(check("worker.backend", config.worker.backend));
   std::vector<std::pair<std::string, std::string>> overrides;

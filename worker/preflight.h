@@ -17,8 +17,9 @@ namespace skein::worker {
 int UsableProcessors();
 
 // Sizes of caches and activations from configuration and model. InvalidArgument names key and
-// value; ResourceExhausted when the memory that is free does not hold them.
-absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const ModelSpec& spec);
+// value; ResourceExhausted when the memory that is free on `device` does not hold them.
+absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const ModelSpec& spec,
+                                     const kernels::DeviceProperties& device);
 
 // Why a worker loaded with `options` drafts nothing, with the remedy; empty when it drafts.
 std::string WhyNoDrafts(const protocol::Config& config, const ModelSpec& spec,

@@ -25,8 +25,32 @@ uint64_t MicrosecondsSince(absl::Time begin) {
   return static_cast<uint64_t>(absl::ToInt64Microseconds(protocol::MonotonicNow() - begin));
 }
 
-// The drafts of each sequence of the plan: provided ones, or proposed now and cut where the plan
-// says. Each is empty for a sequence without drafts.
+// The request to draft for a sequence of the plan; of depth 0 if it wants none.
+DraftRequest RequestOf(LoadedModel& model, const protocol::SequenceStep& step) {
+  return {.slot = static_cast<int>(step.slot.value()),
+          .position = int64_t{step.first_position} - 1,
+          .token = step.tokens[0],
+          .fed_from = model.input().FedFrom(step),
+          .depth = static_cast<int>(step.draft_depth),
+          .mode = step.mode,
+          .sampling = step.sampling};
+}
+
+// What is kept of a proposal: cut where the plan says.
+SequenceDrafts Keep(const DraftProposal& proposal, const protocol::SequenceStep& step,
+                    int draft_row) {
+  SequenceDrafts out;
+  out.draft_row = draft_row;
+  const size_t kept = KeptDrafts(proposal.confidence, step.min_survival);
+  for (size_t j = 0; j < kept; ++j) {
+    out.tokens.push_back(proposal.tokens[j]);
+    out.confidence.push_back(static_cast<float>(Confidence(proposal.confidence[j])));
+  }
+  return out;
+}
+
+// The drafts of each sequence of the plan: provided ones, or proposed now. Each is empty for a
+// sequence without drafts.
 absl::StatusOr<std::vector<SequenceDrafts>> ProposeDrafts(LoadedModel& model,
                                                           const StepPlan& plan) {
   std::vector<SequenceDrafts> drafts(plan.sequences.size());
@@ -38,31 +62,22 @@ absl::StatusOr<std::vector<SequenceDrafts>> ProposeDrafts(LoadedModel& model,
     drafts[i].confidence.assign(step.provided_drafts.size(), 1.0F);
     if (step.draft_depth == 0) continue;
     owner.push_back(i);
-    requests.push_back({.slot = static_cast<int>(step.slot.value()),
-                        .position = int64_t{step.first_position} - 1,
-                        .token = step.tokens[0],
-                        .fed_from = model.input().FedFrom(step),
-                        .depth = static_cast<int>(step.draft_depth),
-                        .mode = step.mode,
-                        .sampling = step.sampling});
+    requests.push_back(RequestOf(model, step));
   }
   if (requests.empty()) return drafts;
   std::vector<DraftProposal> proposals;
   SKEIN_RETURN_IF_ERROR(model.draft()->Propose(requests, proposals));
   for (size_t r = 0; r < requests.size(); ++r) {
-    SequenceDrafts& out = drafts[owner[r]];
-    const size_t kept = KeptDrafts(proposals[r].confidence, plan.sequences[owner[r]].min_survival);
-    out.draft_row = static_cast<int>(r) * model.draft()->depth_max();
-    for (size_t j = 0; j < kept; ++j) {
-      out.tokens.push_back(proposals[r].tokens[j]);
-      out.confidence.push_back(static_cast<float>(Confidence(proposals[r].confidence[j])));
-    }
+    drafts[owner[r]] = Keep(proposals[r], plan.sequences[owner[r]],
+                            static_cast<int>(r) * model.draft()->depth_max());
   }
   return drafts;
 }
 
+// Runs the batch to its end: its results can be read.
 absl::Status RunBatch(LoadedModel& model, const ModelBatch& batch, size_t num_requests) {
   if (batch.num_rows == 0) return absl::OkStatus();
+  SKEIN_RETURN_IF_ERROR(model.input().Upload());
   SKEIN_RETURN_IF_ERROR(model.model().Forward(batch));
   if (batch.num_verified > 0) {
     const kernels::TensorView draft_logits =
@@ -70,8 +85,11 @@ absl::Status RunBatch(LoadedModel& model, const ModelBatch& batch, size_t num_re
                          : kernels::TensorView{};
     SKEIN_RETURN_IF_ERROR(model.model().head().Verify(batch.verify_params, draft_logits));
   }
-  if (!batch.feeds_drafter || model.draft() == nullptr) return absl::OkStatus();
-  return model.draft()->Observe(batch, model.model().taps(batch.num_rows));
+  if (batch.feeds_drafter && model.draft() != nullptr) {
+    SKEIN_RETURN_IF_ERROR(model.draft()->Observe(batch, model.model().taps(batch.num_rows)));
+  }
+  if (batch.num_samples > 0) SKEIN_RETURN_IF_ERROR(model.model().head().Fetch());
+  return model.device().Wait();
 }
 
 void SummariseDraft(const OutputHead& head, int sample, const protocol::SequenceStep& step,
@@ -107,6 +125,76 @@ protocol::RowSummary Summarise(const OutputHead& head, int sample, int samples,
   return row;
 }
 
+// What a step left on the host: drafts of each sequence, and where its rows begin among the samples.
+struct StepOutcome {
+  std::vector<SequenceDrafts> drafts;
+  std::vector<int> first_sample;
+  int num_samples = 0;
+  uint64_t draft_time_us = 0;
+};
+
+// Call by call: drafts first, then the batch that has them.
+absl::StatusOr<StepOutcome> RunQueued(LoadedModel& model, const StepPlan& plan) {
+  const absl::Time begin = protocol::MonotonicNow();
+  StepOutcome out;
+  SKEIN_ASSIGN_OR_RETURN(out.drafts, ProposeDrafts(model, plan));
+  const auto num_requests = static_cast<size_t>(
+      std::count_if(plan.sequences.begin(), plan.sequences.end(),
+                    [](const protocol::SequenceStep& step) { return step.draft_depth > 0; }));
+  if (num_requests > 0) out.draft_time_us = MicrosecondsSince(begin);
+  const ModelBatch& batch = model.input().Build(plan, out.drafts);
+  SKEIN_RETURN_IF_ERROR(RunBatch(model, batch, num_requests));
+  out.num_samples = batch.num_samples;
+  int sample = 0;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    out.first_sample.push_back(sample);
+    if (plan.sequences[i].sample) sample += 1 + static_cast<int>(out.drafts[i].tokens.size());
+  }
+  return out;
+}
+
+// One launch: everything has its place in the recorded shape, drafts are cut after the fact.
+absl::StatusOr<StepOutcome> RunRecorded(LoadedModel& model, const StepPlan& plan,
+                                        const DecodeShape& shape) {
+  StepOutcome out;
+  std::vector<DraftRequest> requests;
+  for (const protocol::SequenceStep& step : plan.sequences) {
+    requests.push_back(RequestOf(model, step));
+  }
+  model.input().BuildDecode(plan, shape);
+  if (shape.depth > 0) model.draft()->Fill(requests, shape.sequences);
+  model.model().head().Expect(shape.rows());
+  SKEIN_RETURN_IF_ERROR(model.graphs()->Launch(shape));
+  SKEIN_RETURN_IF_ERROR(model.device().Wait());
+  std::vector<DraftProposal> proposals(plan.sequences.size());
+  if (shape.depth > 0) model.draft()->Read(requests, proposals);
+  out.num_samples = shape.rows();
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    out.first_sample.push_back(static_cast<int>(i) * (1 + shape.depth));
+    out.drafts.push_back(Keep(proposals[i], plan.sequences[i], -1));
+    model.input().Settle(plan.sequences[i], out.drafts[i].tokens, shape.feeds_drafter);
+  }
+  return out;
+}
+
+protocol::VerificationSummary SummariseSequence(const OutputHead& head, const StepOutcome& outcome,
+                                                const protocol::SequenceStep& step, size_t index) {
+  protocol::VerificationSummary summary;
+  summary.sequence = step.sequence;
+  const SequenceDrafts& drafts = outcome.drafts[index];
+  const size_t rows = step.sample ? 1 + drafts.tokens.size() : 0;
+  for (size_t j = 0; j < rows; ++j) {
+    const int sample = outcome.first_sample[index] + static_cast<int>(j);
+    protocol::RowSummary row = Summarise(head, sample, outcome.num_samples, step);
+    row.position = step.first_position + static_cast<uint32_t>(step.tokens.size() + j);
+    if (j + 1 < rows) {
+      SummariseDraft(head, sample, step, drafts.tokens[j], drafts.confidence[j], row);
+    }
+    summary.rows.push_back(std::move(row));
+  }
+  return summary;
+}
+
 }  // namespace
 
 StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
@@ -125,32 +213,15 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
   if (const absl::Status status = model.input().Check(plan); !status.ok()) {
     return end(StepStatus::kRefused, status);
   }
-  const absl::StatusOr<std::vector<SequenceDrafts>> drafts = ProposeDrafts(model, plan);
-  if (!drafts.ok()) return end(StepStatus::kFailed, drafts.status());
-  const auto num_requests = static_cast<size_t>(
-      std::count_if(plan.sequences.begin(), plan.sequences.end(),
-                    [](const protocol::SequenceStep& step) { return step.draft_depth > 0; }));
-  if (num_requests > 0) result.draft_time_us = MicrosecondsSince(begin);
-  const ModelBatch& batch = model.input().Build(plan, *drafts);
-  if (const absl::Status status = RunBatch(model, batch, num_requests); !status.ok()) {
-    return end(StepStatus::kFailed, status);
-  }
-  int sample = 0;
+  const std::optional<DecodeShape> shape =
+      model.graphs() != nullptr ? model.graphs()->Fit(plan) : std::nullopt;
+  const absl::StatusOr<StepOutcome> outcome =
+      shape ? RunRecorded(model, plan, *shape) : RunQueued(model, plan);
+  if (!outcome.ok()) return end(StepStatus::kFailed, outcome.status());
+  result.draft_time_us = outcome->draft_time_us;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    const protocol::SequenceStep& step = plan.sequences[i];
-    protocol::VerificationSummary summary;
-    summary.sequence = step.sequence;
-    const size_t rows = step.sample ? 1 + (*drafts)[i].tokens.size() : 0;
-    for (size_t j = 0; j < rows; ++j, ++sample) {
-      protocol::RowSummary row = Summarise(model.model().head(), sample, batch.num_samples, step);
-      row.position = step.first_position + static_cast<uint32_t>(step.tokens.size() + j);
-      if (j + 1 < rows) {
-        SummariseDraft(model.model().head(), sample, step, (*drafts)[i].tokens[j],
-                       (*drafts)[i].confidence[j], row);
-      }
-      summary.rows.push_back(std::move(row));
-    }
-    result.sequences.push_back(std::move(summary));
+    result.sequences.push_back(
+        SummariseSequence(model.model().head(), *outcome, plan.sequences[i], i));
   }
   result.device_time_us = MicrosecondsSince(begin);
   return result;

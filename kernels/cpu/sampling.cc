@@ -131,7 +131,8 @@ struct SampleTokensKernel {
                          : Draw(z, problem.vocab, record.argmax, params, ids);
       record.logprob = LogProb(z[record.token], log_sum);
     }
-    args.record.as<SampleRecord>()[r] = record;
+    *reinterpret_cast<SampleRecord*>(args.record.row(r)) = record;
+    if (!args.chosen.absent()) args.chosen.as<int32_t>()[r] = record.token;
     StoreTop(problem, args, r, usable ? params.num_top : 0, log_sum, ids);
   }
 
@@ -158,9 +159,56 @@ struct SampleTokensKernel {
   }
 };
 
+// A few integers per row: the calling thread alone.
+template <CpuIsa isa>
+struct PlaceDraftsKernel : WithoutWorkspace<PlaceDrafts> {
+  static absl::Status Supports(const PlaceDrafts::Problem& problem) {
+    return Support().Positive("depth", problem.depth).Positive("vocab", problem.vocab).Take();
+  }
+  static absl::Status Run(const PlaceDrafts::Problem& problem, const PlaceDrafts::Args& args,
+                          Workspace, DeviceStream) {
+    if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    for (int64_t r = 0; r < args.ids.dim(0); ++r) {
+      const int count = args.count.as<int32_t>()[r];
+      Tokens(problem, args, r, count);
+      if (problem.ngram > 0) Ngrams(problem, args, r, count);
+    }
+    return absl::OkStatus();
+  }
+
+  static void Tokens(const PlaceDrafts::Problem& problem, const PlaceDrafts::Args& args, int64_t r,
+                     int count) {
+    const auto* record = reinterpret_cast<const SampleRecord*>(args.record.row(r));
+    auto* ids = reinterpret_cast<int32_t*>(args.ids.row(r));
+    auto* verify = reinterpret_cast<VerifyParams*>(args.verify_params.row(r));
+    for (int j = 0; j < count; ++j) {
+      const int32_t token = record[j].token;
+      ids[j + 1] = token >= 0 && token < problem.vocab ? token : -1;
+      verify[j].draft_token = ids[j + 1];
+    }
+  }
+
+  // Each row is the one before it, moved by one, with its own token in front.
+  static void Ngrams(const PlaceDrafts::Problem& problem, const PlaceDrafts::Args& args, int64_t r,
+                     int count) {
+    const auto* ids = reinterpret_cast<const int32_t*>(args.ids.row(r));
+    auto* ngram = reinterpret_cast<int32_t*>(args.ngram.row(r));
+    for (int j = 1; j <= count; ++j) {
+      int32_t* row = ngram + j * problem.ngram;
+      std::copy_n(row - problem.ngram, problem.ngram - 1, row + 1);
+      row[0] = ids[j] < 0 ? 0 : args.token_map.as<int32_t>()[ids[j]];
+    }
+  }
+};
+
 }  // namespace
 
 absl::Status RegisterSampling(KernelRegistry& registry, CpuIsa isa) {
+  if (absl::Status status = RegisterFor<PlaceDrafts, PlaceDraftsKernel>(
+          registry, isa, DeterminismClass::kBitwise);
+      !status.ok()) {
+    return status;
+  }
   return RegisterFor<SampleTokens, SampleTokensKernel>(registry, isa,
                                                        DeterminismClass::kBatchInvariant);
 }

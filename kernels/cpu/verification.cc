@@ -122,7 +122,8 @@ struct VerifyDraftsKernel {
                     int32_t* ids) {
     Result result;
     const VerifyParams& params = args.params.as<VerifyParams>()[r];
-    if (params.form == DraftForm::kNone) return result;
+    const int64_t draft_rows = args.draft_logits.absent() ? 0 : args.draft_logits.dim(0);
+    if (!HasDraft(params, problem.vocab, draft_rows)) return result;
     const int64_t vocab = problem.vocab;
     const float* z = reinterpret_cast<const float*>(args.logits.row(r));
     const float largest = Lanes<isa>().largest(z, vocab);

@@ -35,9 +35,11 @@ inline constexpr uint32_t kSampleAllMasked = 2;  // every logit is -inf; token i
 // Truncation order top_k -> top_p -> min_p on the tempered distribution; draw by the Gumbel race of
 // catalogue 6.4 with the row's stream at (seed, position), decided in f64. Greedy: argmax, the
 // lowest id on ties, no random number. Equal logits: the lower id first, everywhere.
-//   logits [R, V] wide;  params [R] SampleParams (kU8 view);  record [R] SampleRecord (kU8 view)
+//   logits [R, V] wide;  params [R] SampleParams (kU8 view)
+//   record [R, sizeof(SampleRecord)] u8, rows aligned to 4 bytes
 //   top_id [R, n] i32, top_logprob [R, n] f32 (optional): the num_top largest logits, descending,
 //   raw logprobs; unused entries -1 and 0
+//   chosen [R] i32 (optional): the record's token, for an operator that follows
 struct SampleTokens {
   static constexpr OpId kId = OpId::kSampleTokens;
   struct Problem {
@@ -47,13 +49,13 @@ struct SampleTokens {
     int max_rows = 0;
   };
   struct Args {
-    TensorView logits, params, record, top_id, top_logprob;
+    TensorView logits, params, record, top_id, top_logprob, chosen;
   };
 };
 
 // How the draft of a row was chosen.
 enum class DraftForm : uint32_t {
-  kNone,    // there is no draft: the row's outputs are cleared
+  kNone,    // there is no draft: the row's outputs are cleared (recovered -1)
   kPoint,   // as if with probability 1: q is 1 at the draft and 0 elsewhere
   kLogits,  // drawn from draft_logits under the row's own temperature and truncation
 };
@@ -65,6 +67,11 @@ struct VerifyParams {
   DraftForm form = DraftForm::kNone;
   int32_t draft_row = 0;  // row of draft_logits, form kLogits
 };
+// Whether the row is verified: one whose token or row of draft_logits does not exist is as kNone.
+constexpr bool HasDraft(const VerifyParams& row, int vocab, int64_t draft_rows) {
+  if (row.form == DraftForm::kNone || row.draft_token < 0 || row.draft_token >= vocab) return false;
+  return row.form == DraftForm::kPoint || (row.draft_row >= 0 && row.draft_row < draft_rows);
+}
 inline constexpr int32_t kVerifyNonFinite = 1;     // a NaN in the target row; recovered is -1
 inline constexpr int32_t kVerifyAllMasked = 2;     // every target logit is -inf; recovered is -1
 inline constexpr int32_t kVerifyDraftMissing = 4;  // q(draft) is 0 or draft_logits are not finite

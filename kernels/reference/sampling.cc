@@ -122,7 +122,8 @@ struct SampleTokensKernel {
       record.token = params.temperature < 1e-5f ? ids[0] : Draw(z, params, ids);
       record.logprob = logprob(record.token);
     }
-    args.record.as<SampleRecord>()[r] = record;
+    *reinterpret_cast<SampleRecord*>(args.record.row(r)) = record;
+    if (!args.chosen.absent()) args.chosen.as<int32_t>()[r] = record.token;
     for (int64_t i = 0; i < problem.max_top; ++i) {
       const bool used = i < params.num_top && i < static_cast<int64_t>(ids.size());
       const int32_t id = used ? ids[static_cast<size_t>(i)] : -1;
@@ -196,7 +197,7 @@ struct VerifyDraftsKernel {
                           Workspace, DeviceStream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     for (int64_t r = 0; r < args.logits.dim(0); ++r) {
-      const Result result = Row(args, r);
+      const Result result = Row(problem, args, r);
       args.target_probability.as<float>()[r] = static_cast<float>(result.target);
       args.draft_probability.as<float>()[r] = static_cast<float>(result.draft);
       args.residual_mass.as<float>()[r] = static_cast<float>(result.mass);
@@ -207,10 +208,12 @@ struct VerifyDraftsKernel {
     }
     return absl::OkStatus();
   }
-  static Result Row(const VerifyDrafts::Args& args, int64_t r) {
+  static Result Row(const VerifyDrafts::Problem& problem, const VerifyDrafts::Args& args,
+                    int64_t r) {
     Result result;
     const VerifyParams& params = args.params.as<VerifyParams>()[r];
-    if (params.form == DraftForm::kNone) return result;
+    const int64_t draft_rows = args.draft_logits.absent() ? 0 : args.draft_logits.dim(0);
+    if (!HasDraft(params, problem.vocab, draft_rows)) return result;
     const std::vector<double> z = LoadRow<double>(args.logits, r);
     const std::vector<double> p = Distribution(z, params.sampling);
     if (p.empty()) {
@@ -244,6 +247,40 @@ struct VerifyDraftsKernel {
   }
 };
 
+struct PlaceDraftsKernel {
+  static absl::Status Run(const PlaceDrafts::Problem& problem, const PlaceDrafts::Args& args,
+                          Workspace, DeviceStream) {
+    if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    for (int64_t r = 0; r < args.ids.dim(0); ++r) Row(problem, args, r);
+    return absl::OkStatus();
+  }
+  static void Row(const PlaceDrafts::Problem& problem, const PlaceDrafts::Args& args, int64_t r) {
+    const auto* record = reinterpret_cast<const SampleRecord*>(args.record.row(r));
+    auto* ids = reinterpret_cast<int32_t*>(args.ids.row(r));
+    auto* verify = reinterpret_cast<VerifyParams*>(args.verify_params.row(r));
+    const int count = args.count.as<int32_t>()[r];
+    for (int j = 1; j <= count; ++j) {
+      const int32_t token = record[j - 1].token;
+      ids[j] = token >= 0 && token < problem.vocab ? token : -1;
+      verify[j - 1].draft_token = ids[j];
+    }
+    if (problem.ngram == 0) return;
+    auto* ngram = reinterpret_cast<int32_t*>(args.ngram.row(r));
+    for (int j = 1; j <= count; ++j) {
+      for (int s = 0; s < problem.ngram; ++s) {
+        const int32_t draft = s < j ? ids[j - s] : 0;
+        ngram[j * problem.ngram + s] = s >= j      ? ngram[s - j]
+                                       : draft < 0 ? 0
+                                                   : args.token_map.as<int32_t>()[draft];
+      }
+    }
+  }
+};
+
+absl::Status PlaceDraftsSupports(const PlaceDrafts::Problem& problem) {
+  return Requirements().Positive("depth", problem.depth).Positive("vocab", problem.vocab).Take();
+}
+
 absl::Status VerifyDraftsSupports(const VerifyDrafts::Problem& problem) {
   return Requirements().Wide(problem.wide).Positive("vocab", problem.vocab).Take();
 }
@@ -253,6 +290,11 @@ absl::Status VerifyDraftsSupports(const VerifyDrafts::Problem& problem) {
 absl::Status RegisterSampling(KernelRegistry& registry) {
   if (absl::Status status = RegisterBoth<VerifyDrafts, VerifyDraftsKernel, VerifyDraftsKernel>(
           registry, DeterminismClass::kBatchInvariant, &VerifyDraftsSupports);
+      !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = RegisterBoth<PlaceDrafts, PlaceDraftsKernel, PlaceDraftsKernel>(
+          registry, DeterminismClass::kBitwise, &PlaceDraftsSupports);
       !status.ok()) {
     return status;
   }

@@ -288,7 +288,7 @@ __device__ void StoreTop(const RowFacts& facts, int wanted, int64_t r, const Top
 
 __global__ void __launch_bounds__(kThreads)
     SampleTokensKernel(const float* logits, int64_t step, int vocab, const SampleParams* params,
-                       SampleRecord* record, TopParameters top) {
+                       uint8_t* record, int64_t record_step, int32_t* chosen, TopParameters top) {
   __shared__ Scratch scratch;
   const int64_t r = blockIdx.x;
   const SampleParams row = params[r];
@@ -302,7 +302,10 @@ __global__ void __launch_bounds__(kThreads)
     out.token = Draw(facts, row, scratch);
     out.logprob = LogProb(facts, out.token);
   }
-  if (threadIdx.x == 0) record[r] = out;
+  if (threadIdx.x == 0) {
+    *reinterpret_cast<SampleRecord*>(record + r * record_step) = out;
+    if (chosen != nullptr) chosen[r] = out.token;
+  }
   StoreTop(facts, usable ? row.num_top : 0, r, top, scratch);
 }
 
@@ -331,7 +334,8 @@ struct SampleTokensOp {
     return cuda::Launch(SampleTokens::kId, SampleTokensKernel,
                         dim3(static_cast<unsigned>(args.logits.dim(0))), kThreads, 0, stream,
                         args.logits.as<float>(), args.logits.step(0), problem.vocab,
-                        args.params.as<SampleParams>(), args.record.as<SampleRecord>(), top);
+                        args.params.as<SampleParams>(), args.record.as<uint8_t>(),
+                        args.record.step(0), args.chosen.absent() ? nullptr : args.chosen.as<int32_t>(), top);
   }
 };
 
@@ -376,7 +380,7 @@ struct VerifyParameters {
   const float* logits;
   int64_t logits_step;
   const float* draft_logits;
-  int64_t draft_step;
+  int64_t draft_step, draft_rows;
   int vocab;
   const VerifyParams* params;
   float *target_probability, *draft_probability, *residual_mass;
@@ -396,7 +400,7 @@ __device__ VerifyResult Verify(const VerifyParameters& p, int64_t r, Scratch& sc
   VerifyResult result;
   const VerifyParams row = p.params[r];
   const SampleParams& params = row.sampling;
-  if (row.form == DraftForm::kNone) return result;
+  if (!HasDraft(row, p.vocab, p.draft_rows)) return result;
   const Distribution target = Spread(p.logits + r * p.logits_step, p.vocab, params, scratch);
   if (target.total == 0) {
     result.flags = target.facts.largest == -kInf ? kVerifyAllMasked : kVerifyNonFinite;
@@ -462,6 +466,7 @@ struct VerifyDraftsOp {
     p.logits_step = args.logits.step(0);
     p.draft_logits = args.draft_logits.absent() ? nullptr : args.draft_logits.as<float>();
     p.draft_step = args.draft_logits.absent() ? 0 : args.draft_logits.step(0);
+    p.draft_rows = args.draft_logits.absent() ? 0 : args.draft_logits.dim(0);
     p.vocab = problem.vocab;
     p.params = args.params.as<VerifyParams>();
     p.target_probability = args.target_probability.as<float>();
@@ -476,12 +481,79 @@ struct VerifyDraftsOp {
   }
 };
 
+struct PlaceParameters {
+  const uint8_t* record;
+  int64_t record_step;
+  const int32_t* count;
+  int32_t* ids;
+  int64_t ids_step;
+  int32_t* ngram;  // null: none
+  int64_t ngram_step;
+  const int32_t* token_map;
+  uint8_t* verify;
+  int64_t verify_step;
+  int order, vocab;
+  int64_t rows;
+};
+
+// A thread per sequence.
+__global__ void PlaceDraftsKernel(PlaceParameters p) {
+  const int64_t r = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (r >= p.rows) return;
+  const auto* record = reinterpret_cast<const SampleRecord*>(p.record + r * p.record_step);
+  auto* verify = reinterpret_cast<VerifyParams*>(p.verify + r * p.verify_step);
+  int32_t* ids = p.ids + r * p.ids_step;
+  for (int j = 1; j <= p.count[r]; ++j) {
+    int32_t token = record[j - 1].token;
+    if (token < 0 || token >= p.vocab) token = -1;
+    ids[j] = token;
+    verify[j - 1].draft_token = token;
+    if (p.ngram == nullptr) continue;
+    // The row before, moved by one, with its own token in front.
+    int32_t* row = p.ngram + r * p.ngram_step + j * p.order;
+    for (int s = p.order - 1; s > 0; --s) row[s] = row[s - 1 - p.order];
+    row[0] = token < 0 ? 0 : p.token_map[token];
+  }
+}
+
+struct PlaceDraftsOp {
+  static absl::Status Supports(const PlaceDrafts::Problem& problem) {
+    return Support().Positive("depth", problem.depth).Positive("vocab", problem.vocab).Take();
+  }
+  static size_t WorkspaceBytes(const PlaceDrafts::Problem&) { return 0; }
+  static absl::Status Run(const PlaceDrafts::Problem& problem, const PlaceDrafts::Args& args,
+                          Workspace, DeviceStream stream) {
+    if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    const bool ngram = problem.ngram > 0;
+    PlaceParameters p;
+    p.record = args.record.as<uint8_t>();
+    p.record_step = args.record.step(0);
+    p.count = args.count.as<int32_t>();
+    p.ids = args.ids.as<int32_t>();
+    p.ids_step = args.ids.step(0);
+    p.ngram = ngram ? args.ngram.as<int32_t>() : nullptr;
+    p.ngram_step = ngram ? args.ngram.step(0) : 0;
+    p.token_map = ngram ? args.token_map.as<int32_t>() : nullptr;
+    p.verify = args.verify_params.as<uint8_t>();
+    p.verify_step = args.verify_params.step(0);
+    p.order = problem.ngram;
+    p.vocab = problem.vocab;
+    p.rows = args.ids.dim(0);
+    constexpr unsigned kRowsPerBlock = 128;
+    return cuda::Launch(PlaceDrafts::kId, PlaceDraftsKernel,
+                        dim3(cuda::BlocksFor(p.rows, kRowsPerBlock)), kRowsPerBlock, 0, stream, p);
+  }
+};
+
 }  // namespace
 
 absl::Status RegisterSampling(KernelRegistry& registry) {
   constexpr DeterminismClass kRows = DeterminismClass::kBatchInvariant;
   absl::Status status = RegisterKernel<SampleTokens, SampleTokensOp>(registry, kRows);
   if (status.ok()) status = RegisterKernel<VerifyDrafts, VerifyDraftsOp>(registry, kRows);
+  if (status.ok()) {
+    status = RegisterKernel<PlaceDrafts, PlaceDraftsOp>(registry, DeterminismClass::kBitwise);
+  }
   return status;
 }
 

@@ -20,6 +20,7 @@
 #include "tests/conformance/rules.h"
 #include "tests/conformance/sequence_run.h"
 #include "tests/conformance/tokenizer_cases.h"
+#include "worker/gpu_backend.h"
 
 namespace skein::tests {
 namespace {
@@ -86,7 +87,21 @@ std::map<std::string, double> ReadBaselines(const std::string& file) {
 class Conformance {
  public:
   explicit Conformance(const Options& options)
-      : options_(options), pool_(options.threads), baselines_(ReadBaselines(options.baselines)) {}
+      : options_(options),
+        pool_(options.threads),
+        baselines_(ReadBaselines(options.baselines)) {}
+
+  // Opens what the backend runs on.
+  absl::Status OpenDevice() {
+    if (worker::IsGpuBackend(options_.backend)) {
+      SKEIN_ASSIGN_OR_RETURN(device_, worker::OpenGpu(options_.backend, 0));
+      return absl::OkStatus();
+    }
+    kernels::DeviceStream stream;
+    if (options_.backend == "cpu") stream.handle = &pool_;
+    device_ = std::make_shared<kernels::HostDevice>(stream);
+    return absl::OkStatus();
+  }
 
   absl::Status RunDir(const std::string& dir) {
     SKEIN_ASSIGN_OR_RETURN(auto goldens, GoldenDir::Open(dir));
@@ -119,7 +134,7 @@ class Conformance {
     setup.max_rows = static_cast<int>(longest) + 80;
     setup.max_model_len = setup.max_rows + 16;
     setup.rope = goldens.rope();
-    if (options_.backend == "cpu") setup.stream.handle = &pool_;
+    setup.device = device_;
     return SequenceRun::Create(setup);
   }
 
@@ -176,6 +191,7 @@ class Conformance {
 
   const Options& options_;
   kernels::cpu::ThreadPool pool_;
+  std::shared_ptr<kernels::Device> device_;
   const std::map<std::string, double> baselines_;
   std::string name_;
   int passed_ = 0;
@@ -207,6 +223,10 @@ int RunMain(const std::vector<std::string>& args) {
     return status.ok() ? 0 : 1;
   }
   Conformance conformance(*options);
+  if (const absl::Status status = conformance.OpenDevice(); !status.ok()) {
+    std::cerr << "skein-conformance: " << status.message() << "\n";
+    return 1;
+  }
   bool ran = true;
   for (const std::string& dir : options->dirs) {
     if (absl::Status status = conformance.RunDir(dir); !status.ok()) {

@@ -9,7 +9,9 @@
 #include "kernels/cpu/register.h"
 #include "kernels/formats.h"
 #include "kernels/reference/register.h"
+#include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
+#include "worker/gpu_backend.h"
 
 namespace skein::tests {
 namespace {
@@ -88,7 +90,8 @@ void FromDoubles(std::span<const double> values, const TensorView& view) {
 
 absl::Status RegisterBackends(kernels::KernelRegistry& registry) {
   SKEIN_RETURN_IF_ERROR(kernels::RegisterReferenceKernels(registry));
-  return kernels::RegisterCpuKernels(registry, kernels::CpuIsa::kAuto);
+  SKEIN_RETURN_IF_ERROR(kernels::RegisterCpuKernels(registry, kernels::CpuIsa::kAuto));
+  return worker::RegisterGpuKernels(registry);
 }
 
 absl::StatusOr<std::unique_ptr<SequenceRun>> SequenceRun::Create(const RunSetup& setup) {
@@ -105,13 +108,18 @@ absl::StatusOr<std::unique_ptr<SequenceRun>> SequenceRun::Create(const RunSetup&
   options.num_blocks = setup.max_model_len / kBlockTokens + 1;
   options.num_slots = 2;
   options.max_draft_requests = 1;
-  options.stream = setup.stream;
+  options.device = setup.device;
   options.recorded_rope = setup.rope;
   SKEIN_ASSIGN_OR_RETURN(
       out->loaded_, worker::LoadedModel::Load(
                         *out->registry_, kernels::KernelManifest::Uniform(setup.backend), options));
-  out->all_rows_.resize(static_cast<size_t>(setup.max_rows));
-  std::iota(out->all_rows_.begin(), out->all_rows_.end(), 0);
+  out->arena_ = setup.device == nullptr ? std::make_unique<worker::Arena>()
+                                        : std::make_unique<worker::Arena>(setup.device);
+  std::vector<int32_t> rows(static_cast<size_t>(setup.max_rows));
+  std::iota(rows.begin(), rows.end(), 0);
+  out->all_rows_ = out->arena_->Constant<int32_t>(DType::kI32, {setup.max_rows},
+                                                  std::span<const int32_t>(rows));
+  SKEIN_RETURN_IF_ERROR(out->arena_->status());
   return out;
 }
 
@@ -121,11 +129,46 @@ void SequenceRun::Restart() {
   ++sequence_;
 }
 
+TensorView SequenceRun::Read(const TensorView& view) {
+  kernels::Device& device = loaded_->device();
+  if (device.is_host() || view.size() == 0) return view;
+  const auto bytes = static_cast<size_t>((view.dim(0) - 1) * view.step(0)) *
+                         kernels::DTypeBytes(view.dtype) +
+                     static_cast<size_t>(view.size() / view.dim(0)) *
+                         kernels::DTypeBytes(view.dtype);
+  read_.resize(bytes);
+  absl::Status status = device.CopyOut(read_.data(), view.data, bytes);
+  if (status.ok()) status = device.Wait();
+  SKEIN_CHECK(status.ok()) << status.message();
+  TensorView host = view;
+  host.data = read_.data();
+  return host;
+}
+
+absl::Status SequenceRun::Overwrite(int layer, int rows, const BeforeLayer& before) {
+  const TensorView stream = loaded_->model().stream(rows);
+  const TensorView pre = loaded_->model().pre(rows);
+  kernels::Device& device = loaded_->device();
+  const TensorView host_stream = Read(stream);
+  const std::vector<std::byte> kept = read_;
+  TensorView mine = host_stream;
+  if (!device.is_host()) mine.data = const_cast<std::byte*>(kept.data());
+  const TensorView host_pre = Read(pre);
+  before(layer, mine, host_pre);
+  const auto bytes = [](const TensorView& view) {
+    return static_cast<size_t>(view.size()) * kernels::DTypeBytes(view.dtype);
+  };
+  SKEIN_RETURN_IF_ERROR(device.CopyIn(stream.data, mine.data, bytes(stream)));
+  SKEIN_RETURN_IF_ERROR(device.CopyIn(pre.data, host_pre.data, bytes(pre)));
+  return device.Wait();
+}
+
 void SequenceRun::TakeDecisions(int layer, int rows, Trace& trace) {
   worker::Model& model = loaded_->model();
   const worker::ModelSpec& spec = loaded_->spec();
   const worker::LayerSpec& it = spec.layers[static_cast<size_t>(layer)];
-  auto add = [&](const char* what, const TensorView& view) -> DecisionRows& {
+  auto add = [&](const char* what, const TensorView& there) -> DecisionRows& {
+    const TensorView view = Read(there);
     trace.decisions.push_back({what, layer, static_cast<int>(view.dim(1)), ToInts(view), {}});
     return trace.decisions.back();
   };
@@ -144,7 +187,7 @@ void SequenceRun::TakeDecisions(int layer, int rows, Trace& trace) {
     return;
   }
   const std::vector<double> scores =
-      ToDoubles(worker::Reshape(model.attention_scratch().score, {rows, columns}));
+      Doubles(worker::Reshape(model.attention_scratch().score, {rows, columns}));
   for (int t = 0; t < rows; ++t) {
     auto begin = scores.begin() + int64_t{t} * columns;
     index.close_call.push_back(CloseCall({begin, begin + columns}, spec.index_topk) ? 1 : 0);
@@ -173,18 +216,19 @@ absl::StatusOr<Trace> SequenceRun::Append(std::span<const int32_t> tokens,
   Trace trace;
   trace.num_rows = batch.num_rows;
   const int rows = batch.num_rows;
+  SKEIN_RETURN_IF_ERROR(loaded_->input().Upload());
   SKEIN_RETURN_IF_ERROR(model.Embed(batch));
   for (int layer = 0; layer < loaded_->spec().num_layers; ++layer) {
-    if (before) before(layer, model.stream(rows), model.pre(rows));
+    if (before) SKEIN_RETURN_IF_ERROR(Overwrite(layer, rows, before));
     SKEIN_RETURN_IF_ERROR(model.RunLayer(layer, batch));
-    trace.layers.push_back({ToDoubles(model.stream(rows)), ToDoubles(model.pre(rows))});
+    SKEIN_RETURN_IF_ERROR(loaded_->device().Wait());
+    trace.layers.push_back({Doubles(model.stream(rows)), Doubles(model.pre(rows))});
     TakeDecisions(layer, rows, trace);
   }
   SKEIN_RETURN_IF_ERROR(
-      model.head().Logits(model.stream(rows), model.pre(rows),
-                          kernels::MakeView(all_rows_.data(), DType::kI32, {rows})));
-  trace.logits = ToDoubles(model.head().logits(rows));
-  trace.y = ToDoubles(model.head().collapsed(rows));
+      model.head().Logits(model.stream(rows), model.pre(rows), worker::Rows(all_rows_, rows)));
+  trace.logits = Doubles(model.head().logits(rows));
+  trace.y = Doubles(model.head().collapsed(rows));
   if (loaded_->draft() != nullptr) {
     SKEIN_RETURN_IF_ERROR(loaded_->draft()->Observe(batch, model.taps(rows)));
   }
@@ -212,9 +256,11 @@ absl::Status SequenceRun::DraftBase(int32_t token, std::vector<double>& logits,
   worker::DraftRequest request;
   request.position = length_ - 1;
   request.token = token;
-  SKEIN_RETURN_IF_ERROR(loaded_->draft()->RunStages(std::span(&request, 1)));
-  logits = ToDoubles(loaded_->draft()->draft_logits(1));
-  y = ToDoubles(loaded_->draft()->collapsed(1));
+  request.depth = loaded_->draft()->depth_max();
+  loaded_->draft()->Fill(std::span(&request, 1), 1);
+  SKEIN_RETURN_IF_ERROR(loaded_->draft()->RunStages());
+  logits = Doubles(loaded_->draft()->draft_logits(1));
+  y = Doubles(loaded_->draft()->collapsed(1));
   return absl::OkStatus();
 }
 

@@ -43,13 +43,18 @@ struct Trace {
   std::vector<double> y;       // [T, D]: head input before the final norm
 };
 
+// Elements of a view as doubles, in row-major order of its shape.
+std::vector<double> ToDoubles(const kernels::TensorView& view);
+// Copies doubles into a view, rounding to its dtype.
+void FromDoubles(std::span<const double> values, const kernels::TensorView& view);
+
 struct RunSetup {
   std::string backend;
   worker::Numerics numerics;
   std::filesystem::path model_dir;
   int max_rows = 0;
   int max_model_len = 0;
-  kernels::DeviceStream stream;
+  std::shared_ptr<kernels::Device> device;
   std::shared_ptr<const worker::RecordedRope> rope;
 };
 
@@ -75,21 +80,23 @@ class SequenceRun {
  private:
   SequenceRun() = default;
   void TakeDecisions(int layer, int rows, Trace& trace);
+  // What the device holds, on the host: valid until the next call.
+  kernels::TensorView Read(const kernels::TensorView& view);
+  std::vector<double> Doubles(const kernels::TensorView& view) { return ToDoubles(Read(view)); }
+  // Hands the layer's streams and coefficients to `before` and takes them back.
+  absl::Status Overwrite(int layer, int rows, const BeforeLayer& before);
 
   std::unique_ptr<kernels::KernelRegistry> registry_;
   std::unique_ptr<worker::LoadedModel> loaded_;
+  std::unique_ptr<worker::Arena> arena_;  // of what this class itself gives the device
+  std::vector<std::byte> read_;
   int64_t length_ = 0;
   uint64_t sequence_ = 0;
   size_t num_blocks_ = 0;
-  std::vector<int32_t> all_rows_;
+  kernels::TensorView all_rows_;  // [max_rows] i32: 0, 1, ...
 };
 
 // Registers every backend of the build.
 absl::Status RegisterBackends(kernels::KernelRegistry& registry);
-
-// Elements of a view as doubles, in row-major order of its shape.
-std::vector<double> ToDoubles(const kernels::TensorView& view);
-// Copies doubles into a view, rounding to its dtype.
-void FromDoubles(std::span<const double> values, const kernels::TensorView& view);
 
 }  // namespace skein::tests

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "kernels/ops/draft.h"
 #include "kernels/ops/sampling.h"
 #include "tests/kernels/conformance.h"
 
@@ -47,6 +48,7 @@ Instance SampleCall(const Rows& rows, int vocab) {
                               {rows.size(), static_cast<int64_t>(sizeof(SampleRecord))});
   args.top_id = call.Out("top_id", DType::kI32, {5}, Tolerance::kBits);
   args.top_logprob = call.Out("top_logprob", DType::kF32, {5}, Tolerance::kF32);
+  args.chosen = call.Out("chosen", DType::kI32, {}, Tolerance::kBits);
   Instance instance =
       call.Finish<SampleTokens>({vocab, 5, DType::kF32, static_cast<int>(rows.size())}, args);
   instance.outputs[0].tolerance = Tolerance::kRecord;
@@ -64,6 +66,9 @@ VerifyParams VerifyOf(uint32_t id, int vocab) {
   TestRandom random(64, id);
   params.draft_token = static_cast<int32_t>(random.Below(static_cast<uint32_t>(vocab)));
   params.draft_row = static_cast<int32_t>(id % kDraftRows);
+  // Drafts that do not exist.
+  if (id % 11 == 3) params.draft_token = -1;
+  if (id % 13 == 4) params.draft_row = kDraftRows;
   params.form = id % 6 == 5   ? DraftForm::kNone
                 : id % 6 == 4 ? DraftForm::kPoint
                               : DraftForm::kLogits;
@@ -103,6 +108,35 @@ Instance VerifyCall(const Rows& rows, int vocab) {
   return call.Finish<VerifyDrafts>({vocab, DType::kF32, static_cast<int>(rows.size())}, args);
 }
 
+constexpr int kPlacedVocab = 97;
+
+// Tokens around both ends of the vocabulary, counts up to the depth.
+Instance PlaceCall(const Rows& rows, int depth, int order) {
+  CallBuilder call(rows);
+  PlaceDrafts::Args args;
+  const auto record_bytes = static_cast<int64_t>(sizeof(SampleRecord));
+  args.record = call.InBy(DType::kU8, {depth * record_bytes}, [=](uint32_t id, int64_t byte) {
+    TestRandom random(66, id * 16 + static_cast<uint32_t>(byte / record_bytes));
+    SampleRecord record;
+    record.token = static_cast<int32_t>(random.Below(kPlacedVocab + 2)) - 1;
+    return static_cast<double>(reinterpret_cast<const uint8_t*>(&record)[byte % record_bytes]);
+  });
+  args.count = call.InBy(DType::kI32, {}, [depth](uint32_t id, int64_t) {
+    return static_cast<double>(id % static_cast<uint32_t>(depth + 1));
+  });
+  args.ids = call.InOut("ids", DType::kI32, {1 + depth}, Draw::kBell, Tolerance::kBits);
+  if (order > 0) {
+    args.ngram = call.InOut("ngram", DType::kI32, {(1 + depth) * order}, Draw::kBell,
+                            Tolerance::kBits);
+    args.token_map = call.SharedBy(DType::kI32, {kPlacedVocab},
+                                   [](int64_t i) { return static_cast<double>(i * 7 % 31); });
+  }
+  const auto verify_bytes = static_cast<int64_t>(sizeof(VerifyParams));
+  args.verify_params = call.InOut("verify_params", DType::kU8, {(1 + depth) * verify_bytes},
+                                  Draw::kE2m1, Tolerance::kBits);
+  return call.Finish<PlaceDrafts>({depth, order, kPlacedVocab}, args);
+}
+
 }  // namespace
 
 void AddSamplingCases(std::vector<Case>& cases) {
@@ -111,6 +145,10 @@ void AddSamplingCases(std::vector<Case>& cases) {
                      [vocab](const Rows& rows) { return SampleCall(rows, vocab); }});
     cases.push_back({OpId::kVerifyDrafts, "vocabulary " + std::to_string(vocab),
                      [vocab](const Rows& rows) { return VerifyCall(rows, vocab); }});
+  }
+  for (const int order : {0, 4}) {
+    cases.push_back({OpId::kPlaceDrafts, order == 0 ? "tokens alone" : "with 4-grams",
+                     [order](const Rows& rows) { return PlaceCall(rows, 5, order); }});
   }
 }
 

@@ -110,7 +110,7 @@ TEST(StartErrorsTest, Flags) {
       {{"--backend", "gpu9"}, kConfiguration, {"worker.backend (--backend): \"gpu9\""}},
       {{"--kernels", "linear=gpu9"},
        kConfiguration,
-       {"worker.kernels: linear: no backend \"gpu9\" in this build; it has"}},
+       {"worker.kernels: linear: no backend \"gpu9\" for this device; it has"}},
       {{"--kernels", "frobnicate=cpu"}, kConfiguration, {"worker.kernels", "frobnicate"}},
       {{"--kernels", "linear"},
        kConfiguration,

@@ -60,7 +60,8 @@ TEST_P(DamagedCheckpoint, IsRefusedByName) {
   // As a worker does it: what the container allows is refused where the tensors are taken.
   const auto spec = worker::ModelSpec::Load(dir.path());
   ASSERT_TRUE(spec.ok()) << spec.status();
-  const auto weights = worker::ModelWeights::Load(dir.path(), *spec);
+  worker::Arena arena;
+  const auto weights = worker::ModelWeights::Load(dir.path(), *spec, arena);
   ASSERT_FALSE(weights.ok()) << damage.name;
   const std::string message(weights.status().message());
   EXPECT_THAT(message, HasSubstr(dir.path().string())) << "the file is not named";

@@ -64,13 +64,14 @@ TEST(KernelSet, RunsWithOneSharedWorkspaceOfTheLargestNeed) {
   const KernelRegistry registry = TestRegistry();
   const KernelManifest manifest = KernelManifest::Uniform("cpu");
   int stream = 0;
+  Arena arena;
   KernelSet set(registry, manifest, {&stream});
   Linear::Problem problem;
   problem.k = 32;
   const Kernel<RmsNorm> norm = set.Add<RmsNorm>({});
   const Kernel<Linear> linear = set.Add<Linear>(problem);
   EXPECT_EQ(linear.problem().k, 32);
-  ASSERT_TRUE(set.Finish().ok());
+  ASSERT_TRUE(set.Finish(arena).ok());
   EXPECT_EQ(set.workspace_bytes(), kLinearBytes);
   EXPECT_EQ(norm({}).message(), "ran");
   EXPECT_EQ(LastRun().workspace.bytes, kLinearBytes);
@@ -86,6 +87,7 @@ TEST(KernelSet, ListsEveryDefectOnceAndInOrder) {
   KernelManifest manifest = KernelManifest::Uniform("cpu");
   manifest.Erase(OpId::kMoeGate);
   manifest.Set(OpId::kSampleTokens, "gpu");
+  Arena arena;
   KernelSet set(registry, manifest, {});
   Linear::Problem problem;
   problem.k = 128;
@@ -97,7 +99,7 @@ TEST(KernelSet, ListsEveryDefectOnceAndInOrder) {
   set.Add<kernels::SampleTokens>({});
   set.Add<kernels::Rope>({});
   set.Add<RmsNorm>({});
-  const absl::Status status = set.Finish();
+  const absl::Status status = set.Finish(arena);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   const std::string text(status.message());
   EXPECT_THAT(text, HasSubstr("these operators cannot be served; choose another backend"));
@@ -113,8 +115,9 @@ TEST(KernelSet, ListsEveryDefectOnceAndInOrder) {
 TEST(KernelSet, AnEmptySetIsFine) {
   const KernelRegistry registry;
   const KernelManifest manifest;
+  Arena arena;
   KernelSet set(registry, manifest, {});
-  EXPECT_TRUE(set.Finish().ok());
+  EXPECT_TRUE(set.Finish(arena).ok());
   EXPECT_EQ(set.workspace_bytes(), 0U);
 }
 

@@ -27,11 +27,12 @@ class PreflightTest : public ::testing::Test {
 
   protocol::Config config_;
   const ModelSpec spec_ = *ModelSpec::Load("deploy/models/tiny-v41");
+  const kernels::DeviceProperties host_ = kernels::HostProperties();
   kernels::KernelRegistry registry_;
 };
 
 TEST_F(PreflightTest, SizesComeFromTheConfiguration) {
-  const auto options = PlanLoad(config_, spec_);
+  const auto options = PlanLoad(config_, spec_, host_);
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->model_dir, "deploy/models/tiny-v41");
   EXPECT_EQ(options->limits.max_rows, 32);
@@ -45,38 +46,38 @@ TEST_F(PreflightTest, SizesComeFromTheConfiguration) {
   EXPECT_EQ(options->numerics.wide, kernels::DType::kF32);
   EXPECT_EQ(Geometry(*options), (protocol::CacheGeometry{64, 40, 8, 32, 1000, 5}));
   config_.worker.backend = "reference";
-  EXPECT_EQ(PlanLoad(config_, spec_)->numerics.wide, kernels::DType::kF64);
+  EXPECT_EQ(PlanLoad(config_, spec_, host_)->numerics.wide, kernels::DType::kF64);
 }
 
 TEST_F(PreflightTest, SpeculationIsAskedForByName) {
   config_.speculation.method = "none";
-  const auto without = PlanLoad(config_, spec_);
+  const auto without = PlanLoad(config_, spec_, host_);
   ASSERT_TRUE(without.ok());
   EXPECT_EQ(without->max_draft_requests, 0);
   EXPECT_EQ(without->limits.max_samples, 8);
   EXPECT_EQ(Geometry(*without).max_draft_tokens, 0u);
   config_.speculation.method = "dspark";
   config_.speculation.num_speculative_tokens = 0;
-  EXPECT_EQ(PlanLoad(config_, spec_)->max_draft_requests, 0);
+  EXPECT_EQ(PlanLoad(config_, spec_, host_)->max_draft_requests, 0);
   ModelSpec no_head = spec_;
   no_head.dspark.stages = 0;
   EXPECT_EQ(
-      PlanLoad(config_, no_head).status().message(),
+      PlanLoad(config_, no_head, host_).status().message(),
       "speculation.method is dspark, the checkpoint has no draft head (its config.json has no "
       "DSpark stages); set speculation.method to none");
   config_.speculation.method = "auto";
-  EXPECT_TRUE(PlanLoad(config_, no_head).ok());
+  EXPECT_TRUE(PlanLoad(config_, no_head, host_).ok());
 }
 
 TEST_F(PreflightTest, TheTapSideReachesTheLoad) {
-  EXPECT_EQ(PlanLoad(config_, spec_)->tap_side, TapSide::kEntering);
+  EXPECT_EQ(PlanLoad(config_, spec_, host_)->tap_side, TapSide::kEntering);
   config_.speculation.tap_side = "leaving";
-  EXPECT_EQ(PlanLoad(config_, spec_)->tap_side, TapSide::kLeaving);
+  EXPECT_EQ(PlanLoad(config_, spec_, host_)->tap_side, TapSide::kLeaving);
 }
 
 TEST_F(PreflightTest, SaysWhyNothingIsDrafted) {
   const auto why = [&](const ModelSpec& spec) {
-    return WhyNoDrafts(config_, spec, PlanLoad(config_, spec).value());
+    return WhyNoDrafts(config_, spec, PlanLoad(config_, spec, host_).value());
   };
   EXPECT_EQ(why(spec_), "");
   ModelSpec no_head = spec_;
@@ -96,30 +97,30 @@ TEST_F(PreflightTest, SaysWhyNothingIsDrafted) {
 
 TEST_F(PreflightTest, FewerRowsThanSequencesBoundTheSamples) {
   config_.scheduler.max_num_batched_tokens = 3;
-  EXPECT_EQ(PlanLoad(config_, spec_)->limits.max_samples, 3);
+  EXPECT_EQ(PlanLoad(config_, spec_, host_)->limits.max_samples, 3);
 }
 
 TEST_F(PreflightTest, BlocksForEverySequenceWhenNotGiven) {
   config_.worker.num_blocks = 0;
-  const auto options = PlanLoad(config_, spec_);
+  const auto options = PlanLoad(config_, spec_, host_);
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->num_blocks, 16 * 8) << "1000 tokens need 16 blocks of 64";
 }
 
 TEST_F(PreflightTest, RefusesWhatTheModelCannotDo) {
   config_.scheduler.block_size = 63;
-  EXPECT_EQ(PlanLoad(config_, spec_).status().message(),
+  EXPECT_EQ(PlanLoad(config_, spec_, host_).status().message(),
             "scheduler.block_size is 63, must be a multiple of 2, the compression ratios of the "
             "model");
   config_.scheduler.block_size = 64;
   config_.model.max_model_len = 1048577;
-  EXPECT_EQ(PlanLoad(config_, spec_).status().message(),
+  EXPECT_EQ(PlanLoad(config_, spec_, host_).status().message(),
             "model.max_model_len is 1048577, the model's config.json allows 1048576");
 }
 
 TEST_F(PreflightTest, RefusesBlocksThatHoldNoWholeSequence) {
   config_.worker.num_blocks = 15;
-  const absl::Status status = PlanLoad(config_, spec_).status();
+  const absl::Status status = PlanLoad(config_, spec_, host_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "worker.num_blocks is 15, one sequence of max_model_len 1000 tokens needs 16");
@@ -128,10 +129,22 @@ TEST_F(PreflightTest, RefusesBlocksThatHoldNoWholeSequence) {
 TEST_F(PreflightTest, RefusesCachesBeyondTheFreeMemory) {
   config_.scheduler.block_size = 1 << 16;
   config_.worker.num_blocks = 1 << 24;
-  const absl::Status status = PlanLoad(config_, spec_).status();
+  const absl::Status status = PlanLoad(config_, spec_, host_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("lower model.max_model_len, scheduler.max_num_seqs or worker.num_blocks"));
+}
+
+// A device with memory of its own holds the weights too.
+TEST_F(PreflightTest, RefusesWeightsBeyondTheMemoryOfADevice) {
+  kernels::DeviceProperties gpu{.name = "GPU", .features = "", .num_cores = 1};
+  gpu.memory_bytes = uint64_t{8} << 30;
+  gpu.free_bytes = uint64_t{1} << 20;
+  const absl::Status status = PlanLoad(config_, spec_, gpu).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the GPU has 1 of 8192 MiB free"));
+  gpu.free_bytes = gpu.memory_bytes;
+  EXPECT_TRUE(PlanLoad(config_, spec_, gpu).ok());
 }
 
 TEST_F(PreflightTest, TheManifestIsTheBackendWithOverrides) {
@@ -150,10 +163,10 @@ TEST_F(PreflightTest, RefusesUnknownBackendsAndOperators) {
     return std::string(PlanManifest(config_, registry_).status().message());
   };
   EXPECT_EQ(error("gpu", ""),
-            "worker.backend: no backend \"gpu\" in this build; it has cpu, reference, "
+            "worker.backend: no backend \"gpu\" for this device; it has cpu, reference, "
             "reference-float");
   EXPECT_THAT(error("cpu", "linear=gpu"),
-              HasSubstr("worker.kernels: linear: no backend \"gpu\" in this build"));
+              HasSubstr("worker.kernels: linear: no backend \"gpu\" for this device"));
   EXPECT_EQ(error("cpu", "linear"), "worker.kernels: \"linear\" must be operator=backend");
   EXPECT_EQ(error("cpu", "a=b=c"), "worker.kernels: \"a=b=c\" must be operator=backend");
   const std::string unknown = error("cpu", "linaer=reference,wibble=cpu");

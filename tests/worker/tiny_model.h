@@ -1,17 +1,30 @@
-// The demo model on the cpu backend, loaded for one test with its own threads.
-// Owns registry, threads and model. Thread: the test's.
+// The demo model loaded for one test with its own threads, on the cpu backend unless the program
+// says otherwise. Owns registry, threads and model. Thread: the test's.
 // Must never: depend on anything but its arguments.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 
 #include "kernels/cpu/register.h"
 #include "kernels/cpu/thread_pool.h"
+#include "worker/gpu_backend.h"
 #include "worker/loaded_model.h"
 
 namespace skein::tests {
+
+// What models of the program run on: set by main() before the first is loaded.
+struct TestBackend {
+  std::string name = "cpu";
+  bool record_steps = false;                // unless a setup asks for it
+  std::shared_ptr<kernels::Device> device;  // null: the host, with threads of the setup
+};
+inline TestBackend& BackendOfTests() {
+  static TestBackend backend;
+  return backend;
+}
 
 struct TinySetup {
   int threads = 1;
@@ -22,6 +35,7 @@ struct TinySetup {
   int num_slots = 8;
   int max_draft_requests = 0;
   worker::TapSide tap_side = worker::TapSide::kEntering;
+  bool record_steps = BackendOfTests().record_steps;
 };
 
 inline worker::LoadOptions TinyOptions(const TinySetup& setup) {
@@ -36,6 +50,7 @@ inline worker::LoadOptions TinyOptions(const TinySetup& setup) {
   options.num_slots = setup.num_slots;
   options.max_draft_requests = setup.max_draft_requests;
   options.tap_side = setup.tap_side;
+  options.record_steps = setup.record_steps;
   if (setup.max_draft_requests > 0) options.limits.max_drafts = 5;
   return options;
 }
@@ -43,11 +58,16 @@ inline worker::LoadOptions TinyOptions(const TinySetup& setup) {
 class TinyModel {
  public:
   explicit TinyModel(const TinySetup& setup) : threads_(setup.threads) {
+    const TestBackend& backend = BackendOfTests();
     EXPECT_TRUE(kernels::RegisterCpuKernels(registry_, kernels::CpuIsa::kAuto).ok());
+    EXPECT_TRUE(worker::RegisterGpuKernels(registry_).ok());
     worker::LoadOptions options = TinyOptions(setup);
-    options.stream.handle = &threads_;
-    auto loaded = worker::LoadedModel::Load(registry_, kernels::KernelManifest::Uniform("cpu"),
-                                            options);
+    options.device = backend.device;
+    if (options.device == nullptr) {
+      options.device = std::make_shared<kernels::HostDevice>(kernels::DeviceStream{&threads_});
+    }
+    auto loaded = worker::LoadedModel::Load(
+        registry_, kernels::KernelManifest::Uniform(backend.name), options);
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     if (loaded.ok()) model_ = *std::move(loaded);
   }

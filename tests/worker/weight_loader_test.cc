@@ -25,13 +25,15 @@ constexpr const char* kMap = "engram_token_map.bin";
 std::string LoadError(const std::filesystem::path& dir) {
   const auto spec = ModelSpec::Load(dir);
   EXPECT_TRUE(spec.ok()) << spec.status();
-  return std::string(ModelWeights::Load(dir, *spec).status().message());
+  worker::Arena arena;
+  return std::string(ModelWeights::Load(dir, *spec, arena).status().message());
 }
 
 TEST(WeightLoader, TheDemoModelHasEveryTensor) {
   const auto spec = ModelSpec::Load(kTiny);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  const auto loaded = ModelWeights::Load(kTiny, *spec);
+  worker::Arena arena;
+  const auto loaded = ModelWeights::Load(kTiny, *spec, arena);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const ModelWeights& weights = **loaded;
   EXPECT_EQ(weights.embed.dim(0), 4096);
@@ -65,7 +67,8 @@ TEST(WeightLoader, TheDemoModelHasEveryTensor) {
 TEST(WeightLoader, TheDemoModelHasEngramAndDraft) {
   const auto spec = ModelSpec::Load(kTiny);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  const auto loaded = ModelWeights::Load(kTiny, *spec);
+  worker::Arena arena;
+  const auto loaded = ModelWeights::Load(kTiny, *spec, arena);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const ModelWeights& weights = **loaded;
   ASSERT_EQ(weights.engram.size(), 2U);
@@ -135,7 +138,8 @@ TEST(WeightLoader, VisionTensorsAreCountedAndLeftOut) {
                                   "\"weight_map\":{\"vision.patch.weight\":\"" + shard + "\","));
   const auto spec = ModelSpec::Load(dir.path());
   ASSERT_TRUE(spec.ok());
-  const auto weights = ModelWeights::Load(dir.path(), *spec);
+  worker::Arena arena;
+  const auto weights = ModelWeights::Load(dir.path(), *spec, arena);
   ASSERT_TRUE(weights.ok()) << weights.status();
   EXPECT_EQ((*weights)->skipped_tensors, 1);
 }

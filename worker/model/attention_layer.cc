@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "protocol/base/status_macros.h"
 
@@ -25,8 +27,9 @@ AttentionScratch::AttentionScratch(const ModelSpec& spec, const Numerics& numeri
   fresh.page_bytes = max_rows * (kernels::KvDataBytes(numerics.window, spec.head_dim) +
                                  kernels::KvScaleBytes(numerics.window, spec.head_dim));
   fresh.data = arena.Bytes(static_cast<size_t>(fresh.page_bytes));
-  identity = arena.Allocate(DType::kI64, {max_rows});
-  for (int i = 0; i < max_rows; ++i) identity.as<int64_t>()[i] = i;
+  std::vector<int64_t> rows(static_cast<size_t>(max_rows));
+  std::iota(rows.begin(), rows.end(), 0);
+  identity = arena.Constant<int64_t>(DType::kI64, {max_rows}, std::span<const int64_t>(rows));
   open = arena.Allocate(numerics.wide, {max_rows, 2 * spec.head_dim});
   latent = arena.Allocate(numerics.act, {max_rows, spec.head_dim});
   index_key = arena.Allocate(numerics.act, {max_rows, spec.index_dim});

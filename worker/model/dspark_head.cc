@@ -12,45 +12,20 @@ using kernels::TensorView;
 
 namespace {
 
-// Metadata buffers of a draft batch of `rows` rows over `requests` sequences.
-ModelBatch AllocateBatch(const ModelSpec& spec, int requests, int rows, Arena& arena) {
-  ModelBatch batch;
-  batch.rows.position = arena.Allocate(DType::kI32, {rows});
-  batch.rows.sequence = arena.Allocate(DType::kI32, {rows});
-  batch.rows.first_row = arena.Allocate(DType::kI32, {requests});
-  batch.rows.first_position = arena.Allocate(DType::kI32, {requests});
-  batch.rows.slot = arena.Allocate(DType::kI32, {requests});
-  batch.rows.block_table = arena.Allocate(DType::kI32, {requests, 1});
-  batch.rows.block_tokens = spec.block_multiple();
-  batch.ids = arena.Allocate(DType::kI32, {rows});
-  batch.window_begin = arena.Allocate(DType::kI32, {rows});
-  batch.window_end = arena.Allocate(DType::kI32, {rows});
-  batch.rope_plain = arena.Allocate(DType::kF32, {rows, spec.rope_dim});
-  return batch;
-}
-
-// The batch narrowed to what a call uses.
-ModelBatch Narrow(const ModelBatch& full, int requests, int rows) {
-  ModelBatch batch = full;
-  batch.num_rows = rows;
-  batch.num_sequences = requests;
-  for (TensorView* view : {&batch.rows.position, &batch.rows.sequence, &batch.ids,
-                           &batch.window_begin, &batch.window_end, &batch.rope_plain}) {
-    *view = Rows(*view, rows);
-  }
-  for (TensorView* view : {&batch.rows.first_row, &batch.rows.first_position, &batch.rows.slot,
-                           &batch.rows.block_table}) {
-    *view = Rows(*view, requests);
-  }
-  return batch;
-}
-
 // Row `step` of each request's block: [R, width] of a [R*block, width] view.
 TensorView BlockRow(const TensorView& view, int requests, int block, int step) {
   TensorView out = view;
   out.data = view.row(step);
   out.shape[0] = requests;
   out.stride[0] = view.step(0) * block;
+  return out;
+}
+
+// The rows of `step` of a view that holds R rows for every step.
+TensorView StepRows(const TensorView& view, int step, int requests) {
+  TensorView out = view;
+  out.data = view.row(int64_t{step} * requests);
+  out.shape[0] = requests;
   return out;
 }
 
@@ -84,6 +59,7 @@ DSparkHead::DSparkHead(Model& model, const ModelWeights& weights, const ModelLim
       weights_(weights),
       draft_(weights.draft),
       numerics_(model.numerics()),
+      device_(arena.device()),
       slots_(slots),
       block_(spec_.dspark.block),
       max_requests_(max_requests),
@@ -110,22 +86,54 @@ DSparkHead::DSparkHead(Model& model, const ModelWeights& weights, const ModelLim
   }
 }
 
+DSparkHead::Input DSparkHead::LayoutInput(int requests, Staging& staging) const {
+  const int rows = requests * block_;
+  staging.Restart();
+  Input in;
+  ModelBatch& batch = in.batch;
+  batch.num_rows = rows;
+  batch.num_sequences = requests;
+  batch.rows.position = staging.Next(DType::kI32, {rows});
+  batch.rows.sequence = staging.Next(DType::kI32, {rows});
+  batch.rows.first_row = staging.Next(DType::kI32, {requests});
+  batch.rows.first_position = staging.Next(DType::kI32, {requests});
+  batch.rows.slot = staging.Next(DType::kI32, {requests});
+  batch.rows.block_table = staging.Next(DType::kI32, {requests, 1});
+  batch.rows.block_tokens = spec_.block_multiple();
+  batch.ids = staging.Next(DType::kI32, {rows});
+  batch.window_begin = staging.Next(DType::kI32, {rows});
+  batch.window_end = staging.Next(DType::kI32, {rows});
+  batch.rope_plain = staging.Next(DType::kF32, {rows, spec_.rope_dim});
+  in.previous = staging.Next(DType::kI32, {requests});
+  in.params = staging.Next(DType::kU8, {rows, int64_t{sizeof(kernels::SampleParams)}});
+  return in;
+}
+
+DSparkHead::Output DSparkHead::LayoutOutput(int requests, Staging& staging) const {
+  const int rows = requests * block_;
+  staging.Restart();
+  Output out;
+  out.record = staging.Next(DType::kU8, {rows, int64_t{sizeof(kernels::SampleRecord)}});
+  out.confidence = staging.Next(numerics_.wide, {rows, 1});
+  return out;
+}
+
 void DSparkHead::Allocate(int max_requests, int max_rows, Arena& arena) {
   const int rows = max_requests * block_;
   const DType act = numerics_.act;
-  const DType wide = numerics_.wide;
-  batch_ = AllocateBatch(spec_, max_requests, rows, arena);
+  Staging counted;
+  LayoutInput(max_requests, counted);
+  input_ = Staging(arena, counted.used());
+  LayoutOutput(max_requests, counted);
+  output_ = Staging(arena, counted.used());
   main_x_ = arena.Allocate(act, {max_rows, spec_.hidden});
   window_ = arena.Allocate(act, {max_rows, spec_.head_dim});
   embedded_ = arena.Allocate(act, {rows, spec_.hidden});
   y_ = arena.Allocate(act, {rows, spec_.hidden});
   normed_ = arena.Allocate(act, {rows, spec_.hidden});
-  logits_ = arena.Allocate(wide, {rows, spec_.vocab});
+  logits_ = arena.Allocate(numerics_.wide, {rows, spec_.vocab});
   markov_ = arena.Allocate(act, {max_requests, spec_.dspark.markov_rank});
-  confidence_ = arena.Allocate(wide, {rows, 1});
   previous_ = arena.Allocate(DType::kI32, {max_requests});
-  params_ = arena.Allocate(DType::kU8, {max_requests, int64_t{sizeof(kernels::SampleParams)}});
-  record_ = arena.Allocate(DType::kU8, {max_requests, int64_t{sizeof(kernels::SampleRecord)}});
 }
 
 void DSparkHead::AddKernels(int max_requests, KernelSet& kernels) {
@@ -180,36 +188,72 @@ absl::Status DSparkHead::Observe(const ModelBatch& batch, const TensorView& taps
   return absl::OkStatus();
 }
 
-void DSparkHead::FillBatch(std::span<const DraftRequest> requests) {
-  for (size_t r = 0; r < requests.size(); ++r) {
-    const DraftRequest& request = requests[r];
-    const auto first = static_cast<int32_t>(request.position + 1);
-    batch_.rows.first_row.as<int32_t>()[r] = static_cast<int32_t>(r) * block_;
-    batch_.rows.first_position.as<int32_t>()[r] = first;
-    batch_.rows.slot.as<int32_t>()[r] = request.slot;
-    batch_.rows.block_table.as<int32_t>()[r] = 0;
-    previous_.as<int32_t>()[r] = request.token;
-    for (int i = 0; i < block_; ++i) {
-      const size_t row = r * static_cast<size_t>(block_) + static_cast<size_t>(i);
-      batch_.rows.position.as<int32_t>()[row] = first + i;
-      batch_.rows.sequence.as<int32_t>()[row] = static_cast<int32_t>(r);
-      batch_.ids.as<int32_t>()[row] = i == 0 ? request.token : spec_.dspark.noise_token;
-      batch_.window_begin.as<int32_t>()[row] =
-          std::max({0, first - spec_.window, static_cast<int32_t>(request.fed_from)});
-      batch_.window_end.as<int32_t>()[row] = first + block_;
-      rope_table_.FillRow(
-          first + i, batch_.rope_plain.as<float>() + row * static_cast<size_t>(spec_.rope_dim));
-    }
+void DSparkHead::FillRequest(const DraftRequest& request, size_t r) {
+  ModelBatch& batch = in_.batch;
+  const auto capacity = static_cast<size_t>(batch.num_sequences);
+  const auto first = static_cast<int32_t>(request.position + 1);
+  batch.rows.first_row.as<int32_t>()[r] = static_cast<int32_t>(r) * block_;
+  batch.rows.first_position.as<int32_t>()[r] = first;
+  batch.rows.slot.as<int32_t>()[r] = request.slot;
+  batch.rows.block_table.as<int32_t>()[r] = 0;
+  in_.previous.as<int32_t>()[r] = request.token;
+  for (int i = 0; i < block_; ++i) {
+    const size_t row = r * static_cast<size_t>(block_) + static_cast<size_t>(i);
+    batch.rows.position.as<int32_t>()[row] = first + i;
+    batch.rows.sequence.as<int32_t>()[row] = static_cast<int32_t>(r);
+    batch.ids.as<int32_t>()[row] = i == 0 ? request.token : spec_.dspark.noise_token;
+    batch.window_begin.as<int32_t>()[row] =
+        std::max({0, first - spec_.window, static_cast<int32_t>(request.fed_from)});
+    batch.window_end.as<int32_t>()[row] = first + block_;
+    rope_table_.FillRow(first + i,
+                        batch.rope_plain.as<float>() + row * static_cast<size_t>(spec_.rope_dim));
+    in_.params.as<kernels::SampleParams>()[static_cast<size_t>(i) * capacity + r] =
+        DrawOf(request, i);
   }
 }
 
-absl::Status DSparkHead::RunStages(std::span<const DraftRequest> requests) {
-  FillBatch(requests);
-  const int rows = static_cast<int>(requests.size()) * block_;
-  const ModelBatch batch = Narrow(batch_, static_cast<int>(requests.size()), rows);
+// A block that belongs to no sequence: operators skip its rows or compute what nobody reads.
+void DSparkHead::FillPadding(size_t r) {
+  FillRequest(DraftRequest{}, r);
+  for (int i = 0; i < block_; ++i) {
+    const size_t row = r * static_cast<size_t>(block_) + static_cast<size_t>(i);
+    in_.batch.rows.sequence.as<int32_t>()[row] = -1;
+    in_.batch.ids.as<int32_t>()[row] = -1;
+  }
+}
+
+void DSparkHead::Fill(std::span<const DraftRequest> requests, int capacity) {
+  SKEIN_CHECK(requests.size() <= static_cast<size_t>(capacity) && capacity <= max_requests_);
+  in_ = LayoutInput(capacity, input_);
+  out_ = LayoutOutput(capacity, output_);
+  for (size_t r = 0; r < requests.size(); ++r) {
+    if (requests[r].depth > 0) {
+      FillRequest(requests[r], r);
+    } else {
+      FillPadding(r);
+    }
+  }
+  for (auto r = requests.size(); r < static_cast<size_t>(capacity); ++r) FillPadding(r);
+}
+
+ModelBatch DSparkHead::BatchOnDevice() const {
+  ModelBatch batch = in_.batch;
+  for (TensorView* view :
+       {&batch.rows.position, &batch.rows.sequence, &batch.rows.first_row,
+        &batch.rows.first_position, &batch.rows.slot, &batch.rows.block_table, &batch.ids,
+        &batch.window_begin, &batch.window_end, &batch.rope_plain}) {
+    *view = input_.OnDevice(*view);
+  }
+  return batch;
+}
+
+absl::Status DSparkHead::RunStages() {
+  SKEIN_RETURN_IF_ERROR(input_.CopyIn());
+  const ModelBatch batch = BatchOnDevice();
+  const int rows = batch.num_rows;
   const TensorView embedded = Rows(embedded_, rows);
   SKEIN_RETURN_IF_ERROR(embed_({.table = weights_.embed, .index = batch.ids, .y = embedded}));
-  SetFirstPre(Rows(streams_.pre, rows));
+  streams_.Begin();
   SKEIN_RETURN_IF_ERROR(expand_({.x = embedded, .stream = Rows(streams_.stream, rows)}));
   for (const Block& block : blocks_) {
     SKEIN_RETURN_IF_ERROR(block.Run(batch, streams_, AttentionLayer::WindowRing::kTransient));
@@ -222,53 +266,67 @@ absl::Status DSparkHead::RunStages(std::span<const DraftRequest> requests) {
   return head_({.x = normed, .codes = {}, .scale = {}}, Rows(logits_, rows));
 }
 
-// Markov bias from the previous token, then the choice of token `step`; confidence beside it.
-absl::Status DSparkHead::DraftStep(int step, std::span<const DraftRequest> asked) {
-  const int requests = static_cast<int>(asked.size());
-  for (size_t r = 0; r < asked.size(); ++r) {
-    params_.as<kernels::SampleParams>()[r] = DrawOf(asked[r], step);
-  }
+// Markov bias from the previous token, then the choice of token `step`; confidence beside it. The
+// token stays on the device for the next step.
+absl::Status DSparkHead::DraftStep(int step, int requests) {
   const TensorView markov = Rows(markov_, requests);
   const TensorView logits = BlockRow(logits_, requests, block_, step);
-  const TensorView confidence = BlockRow(confidence_, requests, block_, step);
+  const TensorView confidence =
+      BlockRow(output_.OnDevice(out_.confidence), requests, block_, step);
+  const TensorView previous = Rows(previous_, requests);
   const LinearInput markov_in{.x = markov, .codes = {}, .scale = {}};
   const LinearInput hidden_in{.x = BlockRow(y_, requests, block_, step), .codes = {}, .scale = {}};
-  SKEIN_RETURN_IF_ERROR(markov_embed_(
-      {.table = draft_.markov_embed, .index = Rows(previous_, requests), .y = markov}));
+  SKEIN_RETURN_IF_ERROR(
+      markov_embed_({.table = draft_.markov_embed,
+                     .index = step == 0 ? input_.OnDevice(in_.previous) : previous,
+                     .y = markov}));
   SKEIN_RETURN_IF_ERROR(markov_head_(markov_in, logits));
   SKEIN_RETURN_IF_ERROR(confidence_hidden_(hidden_in, confidence));
   SKEIN_RETURN_IF_ERROR(confidence_markov_(markov_in, confidence));
-  SKEIN_RETURN_IF_ERROR(sample_({.logits = logits,
-                                 .params = Rows(params_, requests),
-                                 .record = Rows(record_, requests),
-                                 .top_id = {},
-                                 .top_logprob = {}}));
-  for (int r = 0; r < requests; ++r) {
-    previous_.as<int32_t>()[r] = record_.as<kernels::SampleRecord>()[r].token;
+  return sample_({.logits = logits,
+                  .params = StepRows(input_.OnDevice(in_.params), step, requests),
+                  .record = BlockRow(output_.OnDevice(out_.record), requests, block_, step),
+                  .top_id = {},
+                  .top_logprob = {},
+                  .chosen = previous});
+}
+
+absl::Status DSparkHead::Queue(int depth) {
+  SKEIN_RETURN_IF_ERROR(RunStages());
+  for (int step = 0; step < depth; ++step) {
+    SKEIN_RETURN_IF_ERROR(DraftStep(step, in_.batch.num_sequences));
   }
-  return absl::OkStatus();
+  return output_.CopyOut();
+}
+
+void DSparkHead::Read(std::span<const DraftRequest> requests,
+                      std::vector<DraftProposal>& proposals) const {
+  proposals.assign(requests.size(), {});
+  const auto* records = out_.record.as<const kernels::SampleRecord>();
+  for (size_t r = 0; r < requests.size(); ++r) {
+    for (int step = 0; step < requests[r].depth; ++step) {
+      const int64_t row = static_cast<int64_t>(r) * block_ + step;
+      if (records[row].token < 0) break;  // not finite: nothing follows
+      proposals[r].tokens.push_back(records[row].token);
+      proposals[r].confidence.push_back(Element(out_.confidence, row));
+    }
+  }
 }
 
 absl::Status DSparkHead::Propose(std::span<const DraftRequest> requests,
                                  std::vector<DraftProposal>& proposals) {
-  proposals.assign(requests.size(), {});
-  SKEIN_RETURN_IF_ERROR(RunStages(requests));
   int depth = 0;
   for (const DraftRequest& request : requests) depth = std::max(depth, request.depth);
-  std::vector<bool> broken(requests.size());
-  for (int step = 0; step < depth; ++step) {
-    SKEIN_RETURN_IF_ERROR(DraftStep(step, requests));
-    for (size_t r = 0; r < requests.size(); ++r) {
-      int32_t& token = previous_.as<int32_t>()[r];
-      broken[r] = broken[r] || token < 0;
-      if (token < 0) token = requests[r].token;  // the row goes on beside the others, unused
-      if (broken[r] || step >= requests[r].depth) continue;
-      proposals[r].tokens.push_back(token);
-      proposals[r].confidence.push_back(
-          Element(confidence_, static_cast<int64_t>(r) * block_ + step));
-    }
-  }
+  Fill(requests, static_cast<int>(requests.size()));
+  SKEIN_RETURN_IF_ERROR(Queue(depth));
+  SKEIN_RETURN_IF_ERROR(device_.Wait());
+  Read(requests, proposals);
   return absl::OkStatus();
+}
+
+TensorView DSparkHead::records() const {
+  return Reshape(output_.OnDevice(out_.record),
+                 {in_.batch.num_sequences, block_ * int64_t{sizeof(kernels::SampleRecord)}});
 }
 
 TensorView DSparkHead::collapsed(int requests) const {

@@ -15,18 +15,16 @@ EngramLayer::EngramLayer(const EngramWeights& weights, int index, const ModelSpe
       wkv_(weights.wkv, numerics.act, max_rows, numerics, kernels) {
   const EngramSpec& engram = spec.engram;
   const auto at = static_cast<size_t>(index);
-  multiplier_ = arena.Allocate(DType::kI64, {engram.ngram});
-  prime_ = arena.Allocate(DType::kI64, {engram.columns()});
-  offset_ = arena.Allocate(DType::kI64, {engram.columns()});
-  for (size_t i = 0; i < engram.multipliers[at].size(); ++i) {
-    multiplier_.as<int64_t>()[i] = engram.multipliers[at][i];
-  }
+  std::vector<int64_t> offsets;
   int64_t sum = 0;
-  for (size_t i = 0; i < engram.primes[at].size(); ++i) {
-    prime_.as<int64_t>()[i] = engram.primes[at][i];
-    offset_.as<int64_t>()[i] = sum;
-    sum += engram.primes[at][i];
+  for (const int64_t prime : engram.primes[at]) {
+    offsets.push_back(sum);
+    sum += prime;
   }
+  using Values = std::span<const int64_t>;
+  multiplier_ = arena.Constant<int64_t>(DType::kI64, {engram.ngram}, Values(engram.multipliers[at]));
+  prime_ = arena.Constant<int64_t>(DType::kI64, {engram.columns()}, Values(engram.primes[at]));
+  offset_ = arena.Constant<int64_t>(DType::kI64, {engram.columns()}, Values(offsets));
   rows_ = arena.Allocate(DType::kI32, {max_rows, engram.columns()});
   gathered_ = arena.Allocate(numerics.act, {max_rows, engram.columns() * engram.head_dim});
   kv_ = arena.Allocate(numerics.act, {max_rows, (spec.hc + 1) * spec.hidden});

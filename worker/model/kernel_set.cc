@@ -1,17 +1,11 @@
 #include "worker/model/kernel_set.h"
 
-#include <cstdint>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace skein::worker {
 
-namespace {
-constexpr size_t kAlignment = 64;
-}  // namespace
-
-absl::Status KernelSet::Finish() {
+absl::Status KernelSet::Finish(Arena& arena) {
   if (!defects_.empty()) {
     std::sort(defects_.begin(), defects_.end());
     defects_.erase(std::unique(defects_.begin(), defects_.end()), defects_.end());
@@ -20,11 +14,8 @@ absl::Status KernelSet::Finish() {
         " (--backend, worker.kernels):\n",
         absl::StrJoin(defects_, "\n")));
   }
-  storage_ = std::make_unique<std::byte[]>(workspace_bytes_ + kAlignment);
-  auto base = reinterpret_cast<uintptr_t>(storage_.get());
-  base = (base + kAlignment - 1) / kAlignment * kAlignment;
-  runtime_->workspace = {reinterpret_cast<void*>(base), workspace_bytes_};
-  return absl::OkStatus();
+  runtime_->workspace = {arena.Bytes(workspace_bytes_), workspace_bytes_};
+  return arena.status();
 }
 
 }  // namespace skein::worker

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "kernels/device.h"
 #include "kernels/kernel_registry.h"
+#include "worker/model/activations.h"
 
 namespace skein::worker {
 
@@ -61,8 +62,8 @@ class KernelSet {
     return Kernel<Op>(variant, problem, runtime_.get());
   }
 
-  // Unimplemented, listing each defect once, or OK with the workspace allocated.
-  absl::Status Finish();
+  // Unimplemented, listing each defect once, or OK with the workspace taken from `arena`.
+  absl::Status Finish(Arena& arena);
 
   size_t workspace_bytes() const { return workspace_bytes_; }
 
@@ -72,7 +73,6 @@ class KernelSet {
   std::unique_ptr<KernelRuntime> runtime_;
   std::vector<std::string> defects_;
   size_t workspace_bytes_ = 0;
-  std::unique_ptr<std::byte[]> storage_;
 };
 
 }  // namespace skein::worker

@@ -9,10 +9,25 @@ namespace skein::worker {
 using kernels::DType;
 using kernels::TensorView;
 
+namespace {
+
+TensorView FirstPre(DType wide, int rows, int streams, Arena& arena) {
+  std::vector<double> values(static_cast<size_t>(rows) * static_cast<size_t>(streams));
+  for (size_t i = 0; i < values.size(); i += static_cast<size_t>(streams)) values[i] = 1;
+  if (wide == DType::kF64) {
+    return arena.Constant<double>(wide, {rows, streams}, std::span<const double>(values));
+  }
+  const std::vector<float> floats(values.begin(), values.end());
+  return arena.Constant<float>(wide, {rows, streams}, std::span<const float>(floats));
+}
+
+}  // namespace
+
 StreamScratch::StreamScratch(const ModelSpec& spec, const Numerics& numerics, int max_rows,
                              Arena& arena) {
   stream = arena.Allocate(numerics.act, {max_rows, spec.hc, spec.hidden});
-  pre = arena.Allocate(numerics.wide, {max_rows, spec.hc});
+  first_pre = FirstPre(numerics.wide, max_rows, spec.hc, arena);
+  pre = first_pre;
   for (HyperCoefficients* site : {&attn, &ffn}) {
     site->pre = arena.Allocate(numerics.wide, {max_rows, spec.hc});
     site->post = arena.Allocate(numerics.wide, {max_rows, spec.hc});
@@ -56,21 +71,9 @@ absl::Status Block::Run(const ModelBatch& batch, StreamScratch& scratch,
   SKEIN_RETURN_IF_ERROR(moe_.Run(x, y));
   SKEIN_RETURN_IF_ERROR(ffn_site_.Leave(y, ffn, stream));
 
-  // The next site consumes what this one produced.
-  std::swap(scratch.pre, scratch.ffn.pre);
+  // The next site consumes what this one produced, before this one is run again.
+  scratch.pre = scratch.ffn.pre;
   return absl::OkStatus();
-}
-
-void SetFirstPre(const TensorView& pre) {
-  const int64_t streams = pre.dim(1);
-  for (int64_t i = 0; i < pre.size(); ++i) {
-    const double value = i % streams == 0 ? 1 : 0;
-    if (pre.dtype == DType::kF64) {
-      pre.as<double>()[i] = value;
-    } else {
-      pre.as<float>()[i] = static_cast<float>(value);
-    }
-  }
 }
 
 namespace {
@@ -144,7 +147,7 @@ absl::Status Model::Prepare() {
 absl::Status Model::Embed(const ModelBatch& batch) {
   const TensorView embedded = Rows(embedded_, batch.num_rows);
   SKEIN_RETURN_IF_ERROR(embed_({.table = weights_.embed, .index = batch.ids, .y = embedded}));
-  SetFirstPre(pre(batch.num_rows));
+  streams_.Begin();
   return expand_({.x = embedded, .stream = stream(batch.num_rows)});
 }
 

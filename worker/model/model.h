@@ -36,8 +36,11 @@ struct ModelLimits {
 struct StreamScratch {
   StreamScratch(const ModelSpec& spec, const Numerics& numerics, int max_rows, Arena& arena);
   HyperCoefficients Coefficients(const HyperCoefficients& from, int64_t rows) const;
+  // Before the first site, which consumes stream 0 alone.
+  void Begin() { pre = first_pre; }
 
   kernels::TensorView stream;         // [T, hc, D]
+  kernels::TensorView first_pre;      // [T, hc]: one-hot of stream 0, constant
   kernels::TensorView pre;            // [T, hc]: what the next site consumes
   HyperCoefficients attn, ffn;        // of the current layer
   kernels::TensorView input, output;  // [T, D] of the sub-block
@@ -78,7 +81,7 @@ class Model {
   absl::Status RunLayer(int layer, const ModelBatch& batch);
   absl::Status Logits(const ModelBatch& batch);
 
-  const OutputHead& head() const { return head_; }
+  OutputHead& head() { return head_; }
   const ModelSpec& spec() const { return spec_; }
   const Numerics& numerics() const { return numerics_; }
   AttentionScratch& attention_scratch() { return attention_scratch_; }
@@ -118,8 +121,5 @@ class Model {
   std::vector<Block> blocks_;
   OutputHead head_;
 };
-
-// pre = one-hot of stream 0 for every row: what the first site consumes.
-void SetFirstPre(const kernels::TensorView& pre);
 
 }  // namespace skein::worker

@@ -2,6 +2,7 @@
 // place. Plain data, borrowed for the step.
 #pragma once
 
+#include <compare>
 #include <vector>
 
 #include "kernels/ops/step_rows.h"
@@ -20,6 +21,17 @@ struct CompletedGroups {
   kernels::TensorView row, target, cos_sin;
   // Where this step's tokens go in the ring of open groups: [T] i64, -1: nowhere. Ratios above 1.
   kernels::TensorView ring_target;
+};
+
+// A step in which every sequence has one decided token and up to `depth` drafts: sequence i has the
+// rows i * (1 + depth) and following, of which those without a token are padding, as are the rows of
+// sequences that the step does not have. So everything has its place before anything is drafted.
+struct DecodeShape {
+  int sequences = 0;
+  int depth = 0;
+  bool feeds_drafter = false;
+  int rows() const { return sequences * (1 + depth); }
+  friend auto operator<=>(const DecodeShape&, const DecodeShape&) = default;
 };
 
 struct ModelBatch {
@@ -41,6 +53,8 @@ struct ModelBatch {
   int num_verified = 0;               // of them rows to verify by rejection
   kernels::TensorView verify_params;  // [S, sizeof(VerifyParams)] u8
   bool feeds_drafter = false;         // the draft head sees this step's rows
+  // Drafts that PlaceDrafts will put among the rows; only of a decode step (DecodeShape).
+  kernels::TensorView draft_count;  // [R] i32
 
   const CompletedGroups* FindGroups(int ratio) const {
     for (const CompletedGroups& entry : groups) {

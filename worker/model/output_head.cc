@@ -21,12 +21,9 @@ OutputHead::OutputHead(const ModelWeights& weights, const ModelSpec& spec, const
   y_ = arena.Allocate(numerics.act, {max_samples, spec.hidden});
   normed_ = arena.Allocate(numerics.act, {max_samples, spec.hidden});
   logits_ = arena.Allocate(numerics.wide, {max_samples, spec.vocab});
-  record_ = arena.Allocate(DType::kU8, {max_samples, int64_t{sizeof(kernels::SampleRecord)}});
-  top_id_ = arena.Allocate(DType::kI32, {max_samples, max_top});
-  top_logprob_ = arena.Allocate(DType::kF32, {max_samples, max_top});
-  for (size_t i = 0; i < verified_.size(); ++i) {
-    verified_[i] = arena.Allocate(i < 5 ? DType::kF32 : DType::kI32, {max_samples});
-  }
+  Staging counted;
+  Layout(max_samples, counted);
+  results_ = Staging(arena, counted.used());
   verify_ = kernels.Add<kernels::VerifyDrafts>(
       {.vocab = spec.vocab, .wide = numerics.wide, .max_rows = max_samples});
   gather_stream_ = kernels.Add<kernels::GatherRows>(
@@ -38,6 +35,19 @@ OutputHead::OutputHead(const ModelWeights& weights, const ModelSpec& spec, const
   norm_ = kernels.Add<kernels::RmsNorm>({.channels = spec.hidden, .dtype = numerics.act});
   sample_ = kernels.Add<kernels::SampleTokens>(
       {.vocab = spec.vocab, .max_top = max_top, .wide = numerics.wide, .max_rows = max_samples});
+}
+
+OutputHead::Results OutputHead::Layout(int samples, Staging& staging) const {
+  staging.Restart();
+  Results results;
+  results.record =
+      staging.Next(DType::kU8, {samples, int64_t{sizeof(kernels::SampleRecord)}});
+  results.top_id = staging.Next(DType::kI32, {samples, max_top_});
+  results.top_logprob = staging.Next(DType::kF32, {samples, max_top_});
+  for (size_t i = 0; i < results.verified.size(); ++i) {
+    results.verified[i] = staging.Next(i < 5 ? DType::kF32 : DType::kI32, {samples});
+  }
+  return results;
 }
 
 absl::Status OutputHead::Logits(const TensorView& stream, const TensorView& pre,
@@ -56,41 +66,48 @@ absl::Status OutputHead::Logits(const TensorView& stream, const TensorView& pre,
   return head_({.x = normed, .codes = {}, .scale = {}}, Rows(logits_, samples));
 }
 
-absl::Status OutputHead::Sample(const TensorView& params) const {
+absl::Status OutputHead::Sample(const TensorView& params) {
   const int samples = static_cast<int>(params.dim(0));
+  Expect(samples);
   return sample_({.logits = logits(samples),
                   .params = params,
-                  .record = Rows(record_, samples),
-                  .top_id = top_id(samples),
-                  .top_logprob = top_logprob(samples)});
+                  .record = results_.OnDevice(fetched_.record),
+                  .top_id = results_.OnDevice(fetched_.top_id),
+                  .top_logprob = results_.OnDevice(fetched_.top_logprob),
+                  .chosen = {}});
 }
 
-absl::Status OutputHead::Verify(const TensorView& params, const TensorView& draft_logits) const {
+absl::Status OutputHead::Verify(const TensorView& params, const TensorView& draft_logits) {
   const int samples = static_cast<int>(params.dim(0));
+  std::array<TensorView, 7> out;
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = results_.OnDevice(Rows(fetched_.verified[i], samples));
+  }
   return verify_({.logits = logits(samples),
                   .draft_logits = draft_logits,
                   .params = params,
-                  .target_probability = Rows(verified_[0], samples),
-                  .draft_probability = Rows(verified_[1], samples),
-                  .residual_mass = Rows(verified_[2], samples),
-                  .recovered = Rows(verified_[5], samples),
-                  .draft_logprob = Rows(verified_[3], samples),
-                  .recovered_logprob = Rows(verified_[4], samples),
-                  .flags = Rows(verified_[6], samples)});
+                  .target_probability = out[0],
+                  .draft_probability = out[1],
+                  .residual_mass = out[2],
+                  .recovered = out[5],
+                  .draft_logprob = out[3],
+                  .recovered_logprob = out[4],
+                  .flags = out[6]});
 }
 
 OutputHead::Verified OutputHead::verified(int i) const {
-  return {.target_probability = verified_[0].as<float>()[i],
-          .draft_probability = verified_[1].as<float>()[i],
-          .residual_mass = verified_[2].as<float>()[i],
-          .draft_logprob = verified_[3].as<float>()[i],
-          .recovered_logprob = verified_[4].as<float>()[i],
-          .recovered = verified_[5].as<int32_t>()[i],
-          .flags = verified_[6].as<int32_t>()[i]};
+  const std::array<TensorView, 7>& of = fetched_.verified;
+  return {.target_probability = of[0].as<float>()[i],
+          .draft_probability = of[1].as<float>()[i],
+          .residual_mass = of[2].as<float>()[i],
+          .draft_logprob = of[3].as<float>()[i],
+          .recovered_logprob = of[4].as<float>()[i],
+          .recovered = of[5].as<int32_t>()[i],
+          .flags = of[6].as<int32_t>()[i]};
 }
 
 std::span<const kernels::SampleRecord> OutputHead::records(int samples) const {
-  return {record_.as<const kernels::SampleRecord>(), static_cast<size_t>(samples)};
+  return {fetched_.record.as<const kernels::SampleRecord>(), static_cast<size_t>(samples)};
 }
 
 }  // namespace skein::worker

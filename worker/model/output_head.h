@@ -1,5 +1,6 @@
 // From the streams to logits and chosen tokens: collapse, final norm, vocabulary product, sampling.
-// Only the rows that are sampled are computed. Thread: the device thread.
+// Only the rows that are sampled are computed. What the host reads of a step lies in one block, which
+// Fetch copies back. Thread: the device thread.
 #pragma once
 
 #include <array>
@@ -27,13 +28,16 @@ class OutputHead {
   // Logits of rows `sample_row` [S] i32 of stream [T, hc, D] and pre [T, hc].
   absl::Status Logits(const kernels::TensorView& stream, const kernels::TensorView& pre,
                       const kernels::TensorView& sample_row) const;
+  // Lays the results of `samples` rows out, as Sample does: for reading what a recorded Sample left.
+  void Expect(int samples) { fetched_ = Layout(samples, results_); }
   // Chooses a token per row of the last Logits. params [S, sizeof(SampleParams)] u8.
-  absl::Status Sample(const kernels::TensorView& params) const;
+  absl::Status Sample(const kernels::TensorView& params);
 
-  // Compares rows of the last Logits with the distributions that their drafts were drawn from.
+  // Compares rows of the last Sample with the distributions that their drafts were drawn from.
   // params [S, sizeof(VerifyParams)] u8; draft_logits [D, V], absent if all drafts were provided.
-  absl::Status Verify(const kernels::TensorView& params,
-                      const kernels::TensorView& draft_logits) const;
+  absl::Status Verify(const kernels::TensorView& params, const kernels::TensorView& draft_logits);
+  // Queues the copy of the results of both; they can be read once the device is done.
+  absl::Status Fetch() const { return results_.CopyOut(); }
 
   // Collapsed streams of the last Logits before the final norm, [S, D].
   kernels::TensorView collapsed(int samples) const { return Rows(y_, samples); }
@@ -51,16 +55,26 @@ class OutputHead {
     int32_t flags = 0;
   };
   Verified verified(int i) const;
-  kernels::TensorView top_id(int samples) const { return Rows(top_id_, samples); }
-  kernels::TensorView top_logprob(int samples) const { return Rows(top_logprob_, samples); }
+  kernels::TensorView top_id(int samples) const { return Rows(fetched_.top_id, samples); }
+  kernels::TensorView top_logprob(int samples) const {
+    return Rows(fetched_.top_logprob, samples);
+  }
 
  private:
+  // What the host reads, on its side.
+  struct Results {
+    kernels::TensorView record, top_id, top_logprob;
+    // Of Verify, in the order of Verified: five of floats, two of integers.
+    std::array<kernels::TensorView, 7> verified;
+  };
+  Results Layout(int samples, Staging& staging) const;
+
   const ModelWeights& weights_;
   int hc_, hidden_, max_top_;
   float norm_eps_;
-  kernels::TensorView stream_, pre_, y_, normed_, logits_, record_, top_id_, top_logprob_;
-  // Of Verify, in the order of Verified: five wide ones, two of integers.
-  std::array<kernels::TensorView, 7> verified_;
+  kernels::TensorView stream_, pre_, y_, normed_, logits_;
+  Staging results_;
+  Results fetched_;  // of the last Sample
   LinearLayer head_;
   Kernel<kernels::GatherRows> gather_stream_, gather_pre_;
   Kernel<kernels::HcCollapse> collapse_;

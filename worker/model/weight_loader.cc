@@ -24,8 +24,8 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Takes tensors out of a checkpoint by name, dtype and shape, and remembers what was wrong.
 class Taker {
  public:
-  Taker(const Checkpoint& checkpoint, const ModelSpec& spec)
-      : checkpoint_(checkpoint), spec_(spec) {}
+  Taker(const Checkpoint& checkpoint, const ModelSpec& spec, Arena& arena)
+      : checkpoint_(checkpoint), spec_(spec), arena_(arena) {}
 
   TensorView Tensor(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
     const TensorView wanted = kernels::MakeView(nullptr, dtype, shape);
@@ -44,7 +44,7 @@ class Taker {
       return {};
     }
     bytes_ += static_cast<uint64_t>(view.size()) * kernels::DTypeBytes(dtype);
-    return view;
+    return defects_.empty() ? arena_.Place(view) : view;
   }
 
   // `prefix`.weight and, for scaled formats, `prefix`.scale.
@@ -97,7 +97,7 @@ class Taker {
   }
 
   absl::Status status() const {
-    if (defects_.empty()) return absl::OkStatus();
+    if (defects_.empty()) return arena_.status();
     return absl::InvalidArgumentError(absl::StrJoin(defects_, "\n"));
   }
   uint64_t bytes() const { return bytes_; }
@@ -106,6 +106,7 @@ class Taker {
  private:
   const Checkpoint& checkpoint_;
   const ModelSpec& spec_;
+  Arena& arena_;
   std::set<std::string, std::less<>> used_;
   std::vector<std::string> defects_;
   uint64_t bytes_ = 0;
@@ -272,10 +273,11 @@ absl::StatusOr<std::vector<int32_t>> ReadTokenMap(const std::filesystem::path& f
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(const std::filesystem::path& dir,
-                                                                 const ModelSpec& spec) {
+                                                                 const ModelSpec& spec,
+                                                                 Arena& arena) {
   auto out = std::make_unique<ModelWeights>();
   SKEIN_ASSIGN_OR_RETURN(out->checkpoint_, Checkpoint::Open(dir));
-  Taker take(*out->checkpoint_, spec);
+  Taker take(*out->checkpoint_, spec, arena);
   out->embed = take.Tensor("embed.weight", DType::kBf16, {spec.vocab, spec.hidden});
   out->norm = take.Tensor("norm.weight", DType::kBf16, {spec.hidden});
   out->head = take.Linear("head", WeightFormat::kBf16, spec.vocab, spec.hidden);

@@ -1,4 +1,4 @@
-// The weights of a model as named views into its checkpoint, each checked against the model's
+// The weights of a model as named views, each checked against the model's
 // shapes and formats. Every expected tensor must be there and every tensor must be expected (vision
 // tensors are listed and left out). Immutable after Load.
 #pragma once
@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/ops/gemm.h"
 #include "kernels/tensor_view.h"
+#include "worker/model/activations.h"
 #include "worker/model/checkpoint.h"
 #include "worker/model/model_spec.h"
 
@@ -71,9 +72,11 @@ struct DraftWeights {
 };
 
 struct ModelWeights {
-  // Reads DIR. Errors name file and tensor and list every defect found, ten at most.
+  // Reads DIR and places its tensors where the kernels of the arena's device read them: on a host
+  // that is the mapping itself. Errors name file and tensor and list every defect found, ten at
+  // most; ResourceExhausted when the device does not hold them. `arena` outlives the weights.
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Load(const std::filesystem::path& dir,
-                                                            const ModelSpec& spec);
+                                                            const ModelSpec& spec, Arena& arena);
 
   kernels::TensorView embed, norm;
   LinearWeight head;

@@ -6,9 +6,8 @@
 
 #include <cstdint>
 
-#include <cuda_bf16.h>
-
 #include "kernels/formats.h"
+#include "kernels/sm90/bf16_pairs.cuh"
 
 namespace skein::kernels::sm90::grouped {
 
@@ -31,24 +30,12 @@ struct Parameters {
   bool x_aligned;  // rows of x begin at multiples of eight bytes
 };
 
-__device__ inline uint32_t Times(uint32_t pair, uint32_t factor) {
-  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair),
-                                         *reinterpret_cast<const __nv_bfloat162*>(&factor));
-  return *reinterpret_cast<const uint32_t*>(&product);
-}
-
 // Two codes, in the upper bytes of the halves, times a scale; NaN codes stay NaN.
 __device__ inline uint32_t Widen(uint32_t codes, uint32_t scale) {
-  constexpr uint32_t kUp = 0x7B807B80;  // 2^120
-  uint32_t bits = (codes & 0x80008000) | (codes >> 4 & 0x07F007F0);
+  uint32_t bits = SpreadPair(codes);
   if ((codes & 0x7F00) == 0x7F00) bits |= 0x7FC0;
   if ((codes & 0x7F000000) == 0x7F000000) bits |= 0x7FC00000;
-  return Times(Times(bits, kUp), scale);
-}
-
-__device__ inline uint32_t ScalePair(uint32_t byte) {
-  const uint32_t half = byte == 255 ? 0x7FC0u : byte == 0 ? 0x0040u : byte << 7;
-  return half | half << 16;
+  return TimesPair(TimesPair(bits, kUp120), scale);
 }
 
 __device__ inline void Mma(float (&c)[4], const uint32_t (&a)[4], uint2 b) {

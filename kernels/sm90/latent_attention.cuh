@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/rows.cuh"
 #include "kernels/sm90/async_copy.cuh"
+#include "kernels/sm90/bf16_pairs.cuh"
 #include "kernels/sm90/cluster.cuh"
 #include "kernels/sm90/wgmma.cuh"
 
@@ -95,27 +96,20 @@ __device__ inline Place PlaceOf(const Parameters& p, int64_t t, int index) {
   return {pool->RowData(row), pool->RowScale(row)};
 }
 
-__device__ inline uint32_t Times(uint32_t pair, uint32_t factor) {
-  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair),
-                                         *reinterpret_cast<const __nv_bfloat162*>(&factor));
-  return *reinterpret_cast<const uint32_t*>(&product);
-}
 __device__ inline uint32_t Twice(uint32_t half) { return half | half << 16; }
 
 // Eight e2m1 codes times a scale.
 __device__ inline uint4 DecodePacked(uint32_t word, uint32_t scale) {
   constexpr uint32_t kMagnitude = 0x01C001C0, kSign = 0x80008000;
-  constexpr uint32_t kUp = 0x7E807E80;  // 2^126
-  return {Times(Times((word << 6 & kMagnitude) | (word << 12 & kSign), kUp), scale),
-          Times(Times((word << 2 & kMagnitude) | (word << 8 & kSign), kUp), scale),
-          Times(Times((word >> 2 & kMagnitude) | (word << 4 & kSign), kUp), scale),
-          Times(Times((word >> 6 & kMagnitude) | (word & kSign), kUp), scale)};
+  return {TimesPair(TimesPair((word << 6 & kMagnitude) | (word << 12 & kSign), kUp126), scale),
+          TimesPair(TimesPair((word << 2 & kMagnitude) | (word << 8 & kSign), kUp126), scale),
+          TimesPair(TimesPair((word >> 2 & kMagnitude) | (word << 4 & kSign), kUp126), scale),
+          TimesPair(TimesPair((word >> 6 & kMagnitude) | (word & kSign), kUp126), scale)};
 }
 
 // Two e4m3 codes, in the upper bytes of the halves, times a scale.
 __device__ inline uint32_t DecodePair(uint32_t codes, uint32_t scale) {
-  constexpr uint32_t kUp = 0x7B807B80;  // 2^120
-  return Times(Times((codes & 0x80008000) | (codes >> 4 & 0x07F007F0), kUp), scale);
+  return TimesPair(TimesPair(SpreadPair(codes), kUp120), scale);
 }
 __device__ inline uint4 DecodeEight(uint32_t low, uint32_t high, uint32_t scale) {
   return {DecodePair(__byte_perm(low, high, 0x4000), scale),
@@ -164,7 +158,7 @@ struct Quarter {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t byte = ScaleByte(i / 2);
-      const uint32_t factor = Twice(byte == 255 ? 0x7FC0u : byte == 0 ? 0x0040u : byte << 7);
+      const uint32_t factor = ScalePair(byte);
       const uint4& four = codes[i];
       for (const uint32_t word : {four.x, four.y, four.z, four.w}) {
         nan |= (word & 0x7F7F7F7F) + 0x01010101 & 0x80808080;

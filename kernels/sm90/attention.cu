@@ -1,8 +1,10 @@
-// Sparse latent attention: a block per row and eight heads, a warp per head. Entries are decoded to
-// bf16 (exact) in tiles of shared memory; each warp runs one softmax over them in order.
+// Sparse latent attention. Shapes of the model take latent_attention.cuh; others a block per row
+// and eight heads, a warp per head: entries are decoded in tiles of shared memory, and each warp
+// runs one softmax over them in order.
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/sm90/family.cuh"
+#include "kernels/sm90/latent_attention.cuh"
 
 namespace skein::kernels::sm90 {
 namespace {
@@ -145,6 +147,54 @@ struct SparseAttentionOp {
         .Take();
   }
   static size_t WorkspaceBytes(const SparseAttention::Problem&) { return 0; }
+  // Of the problem alone, so that the order of sums is.
+  static bool IsLatent(const SparseAttention::Problem& problem) {
+    const auto known = [](KvFormat format) {
+      return format == KvFormat::kFp8Group32 || format == KvFormat::kFp4Group16;
+    };
+    return problem.head_dim == latent::kDim && problem.heads <= latent::kHeads &&
+           known(problem.window_format) && (problem.selected == 0 || known(problem.history_format));
+  }
+  static absl::Status RunLatent(const AttentionParameters& from, int window, int64_t rows,
+                                DeviceStream stream) {
+    for (const cuda::Pool* pool : {&from.fresh, &from.ring, &from.history}) {
+      if (pool->page_bytes % 16 != 0 || reinterpret_cast<uintptr_t>(pool->data) % 16 != 0) {
+        return absl::InvalidArgumentError(
+            "sparse_attention: pages of 512 channels must be aligned to 16 bytes");
+      }
+    }
+    latent::Parameters p;
+    p.rows = from.rows;
+    p.q = from.q;
+    p.q_step = from.q_step;
+    p.q_head_step = from.q_head_step;
+    p.window_begin = from.window_begin;
+    p.window_end = from.window_end;
+    p.fresh = from.fresh;
+    p.ring = from.ring;
+    p.history = from.history;
+    p.ring_rows = from.ring_rows;
+    p.selected = from.selected;
+    p.selected_step = from.selected_step;
+    p.window = window;
+    p.num_selected = from.selected == nullptr ? 0 : from.num_selected;
+    p.ratio = from.ratio;
+    p.sink = from.sink;
+    p.out = from.out;
+    p.out_step = from.out_step;
+    p.out_head_step = from.out_head_step;
+    p.scale = from.scale;
+    p.heads = from.heads;
+    p.q_aligned =
+        p.q_step % 8 == 0 && p.q_head_step % 8 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
+    const latent::Division division = latent::DivisionOf(window + from.num_selected);
+    p.tiles = division.tiles;
+    const dim3 grid(static_cast<unsigned>(rows * division.parts));
+    return cuda::LaunchAs(SparseAttention::kId, latent::LatentAttentionKernel,
+                          {grid, latent::kThreads, sizeof(latent::Shared) + latent::kAlignment,
+                           static_cast<unsigned>(division.parts)},
+                          stream, p);
+  }
   static absl::Status Run(const SparseAttention::Problem& problem,
                           const SparseAttention::Args& args, Workspace, DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
@@ -170,6 +220,7 @@ struct SparseAttentionOp {
     p.scale = args.scale;
     p.heads = problem.heads;
     p.dim = problem.head_dim;
+    if (IsLatent(problem)) return RunLatent(p, problem.window, args.q.dim(0), stream);
     const dim3 grid(static_cast<unsigned>(args.q.dim(0)),
                     cuda::BlocksFor(problem.heads, kHeadsPerBlock));
     const size_t shared = static_cast<size_t>(kTile * problem.head_dim) * sizeof(float);

@@ -2,15 +2,14 @@
 // folded in, catalogue 13.3 K2), then tensor-core products with f32 accumulators, k ascending in
 // steps of 16. f32 outputs: a warp per output column in f32. Neither order depends on the rows.
 #include <algorithm>
-
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
+#include <numeric>
 
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/sm90/expert_fp4.cuh"
 #include "kernels/sm90/family.cuh"
-#include "kernels/sm90/skinny_fp4.cuh"
-#include "kernels/sm90/skinny_fp8.cuh"
+#include "kernels/sm90/grouped_fp8.cuh"
+#include "kernels/sm90/linear_fp8.cuh"
 
 namespace skein::kernels::sm90 {
 namespace {
@@ -23,7 +22,8 @@ constexpr int kChunk = 64;           // inputs that are staged at a time
 constexpr int kStride = kChunk + 8;  // of a staged row: no bank conflicts
 constexpr unsigned kThreads = 4 * kWarp;
 constexpr int kUnit = 32;  // inputs under one activation scale
-constexpr int kMostExperts = 512;
+using fp4::ExpertTable;
+using fp4::kMostExperts;
 
 // A weight as stored, by value.
 struct WeightView {
@@ -257,19 +257,16 @@ absl::Status SupportsProduct(const Problem& problem) {
   return want.Take();
 }
 
-// Scaled e4m3 on both sides and whole eighths of units: of the problem alone, so that the order of
+// Scaled e4m3 on both sides and whole slices of inputs: of the problem alone, so that the order of
 // sums is.
-bool IsSkinnyFp8(const Linear::Problem& problem) {
+bool IsFp8(const Linear::Problem& problem) {
   return problem.format == WeightFormat::kE4m3Block && problem.block == fp8::kUnit &&
          problem.x_dtype == DType::kE4m3 && problem.y_dtype == DType::kBf16 &&
-         problem.k % (fp8::kUnit * fp8::kWarps) == 0;
+         problem.k % fp8::kSlice == 0;
 }
 
-absl::Status RunSkinnyFp8(const Linear::Problem& problem, const Linear::Args& args,
-                          DeviceStream stream) {
+absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, DeviceStream stream) {
   fp8::Parameters p;
-  p.w = args.w.codes.as<uint8_t>();
-  p.w_step = args.w.codes.step(0);
   p.w_scale = args.w.scale.as<uint8_t>();
   p.w_scale_step = args.w.scale.step(0);
   p.x = args.x.as<uint8_t>();
@@ -280,20 +277,32 @@ absl::Status RunSkinnyFp8(const Linear::Problem& problem, const Linear::Args& ar
   p.y_step = args.y.step(0);
   p.n = problem.n;
   p.k = problem.k;
-  p.rows = args.x.dim(0);
-  p.x_aligned = p.x_step % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 8 == 0;
-  if (p.w_step % 8 != 0 || reinterpret_cast<uintptr_t>(p.w) % 8 != 0) {
+  p.rows = static_cast<int>(args.x.dim(0));
+  p.x_aligned = p.x_step % 16 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+  p.x_scale_aligned = p.x_scale_step % 4 == 0 && reinterpret_cast<uintptr_t>(p.x_scale) % 4 == 0;
+  const auto w_step = static_cast<uint64_t>(args.w.codes.step(0));
+  if (w_step % 16 != 0 || reinterpret_cast<uintptr_t>(args.w.codes.data) % 16 != 0) {
     return absl::InvalidArgumentError(
-        "linear: e4m3 rows of whole 256 inputs must be aligned to 8 bytes");
+        "linear: e4m3 rows of whole 256 inputs must be aligned to 16 bytes");
   }
-  const auto launch = [&](auto tiles) {
-    const dim3 grid(BlocksFor(problem.n, fp8::kChannels), BlocksFor(p.rows, tiles() * 8));
-    return cuda::Launch(Linear::kId, fp8::SkinnyLinearKernel<tiles()>, grid, fp8::kWarps * kWarp, 0,
-                        stream, p);
+  absl::Status status =
+      MapRows(args.w.codes.data, p.k, p.n, args.w.codes.step(0), fp8::kChannels, p.w);
+  if (!status.ok()) return status;
+  const auto parts = static_cast<unsigned>(fp8::PartsOf(problem.n, problem.k));
+  const auto launch = [&](auto tile) {
+    if (p.x_aligned) {
+      status = MapRows(args.x.data, p.k, p.rows, p.x_step, tile(), p.x_map);
+      if (!status.ok()) return status;
+    }
+    const dim3 grid(BlocksFor(problem.n, fp8::kChannels) * parts, BlocksFor(p.rows, tile()));
+    const size_t shared = sizeof(fp8::Shared<tile()>) + fp8::kAlignment;
+    return cuda::LaunchAs(Linear::kId, fp8::LinearFp8Kernel<tile()>,
+                          {grid, fp8::kThreads, shared, parts}, stream, p);
   };
-  if (p.rows <= 8) return launch(std::integral_constant<int, 1>());
-  if (p.rows <= 16) return launch(std::integral_constant<int, 2>());
-  return launch(std::integral_constant<int, 4>());
+  if (p.rows <= 8) return launch(std::integral_constant<int, 8>());
+  if (p.rows <= 16) return launch(std::integral_constant<int, 16>());
+  if (p.rows <= 32) return launch(std::integral_constant<int, 32>());
+  return launch(std::integral_constant<int, 64>());
 }
 
 struct LinearOp {
@@ -308,7 +317,7 @@ struct LinearOp {
   static absl::Status Run(const Linear::Problem& problem, const Linear::Args& args, Workspace,
                           DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
-    if (IsSkinnyFp8(problem)) return RunSkinnyFp8(problem, args, stream);
+    if (IsFp8(problem)) return RunFp8(problem, args, stream);
     const int64_t rows = args.x.dim(0);
     const WeightView w = MakeWeight(args.w, problem.format, problem.block);
     const Activations x = MakeActivations(args.x, args.x_scale);
@@ -328,6 +337,47 @@ struct LinearOp {
   }
 };
 
+// bf16 activations, scaled e4m3 weights, whole steps of inputs for every warp and blocks of
+// channels that no scale divides: of the problem alone, so that the order of sums is.
+bool IsGroupedFp8(const GroupedLinear::Problem& problem) {
+  return problem.format == WeightFormat::kE4m3Block && problem.block == grouped::kUnit &&
+         problem.x_dtype == DType::kBf16 && problem.y_dtype == DType::kBf16 &&
+         problem.n % grouped::kChannels == 0 && problem.k % (grouped::kStep * grouped::kWarps) == 0;
+}
+
+absl::Status RunGroupedFp8(const GroupedLinear::Problem& problem, const GroupedLinear::Args& args,
+                           DeviceStream stream) {
+  grouped::Parameters p;
+  p.w = args.w.codes.as<uint8_t>();
+  p.w_step = args.w.codes.step(0);
+  p.w_scale = args.w.scale.as<uint8_t>();
+  p.w_scale_step = args.w.scale.step(0);
+  p.x = args.x.as<uint16_t>();
+  p.x_step = args.x.step(0);
+  p.x_group_step = args.x.step(1);
+  p.y = args.y.as<uint16_t>();
+  p.y_step = args.y.step(0);
+  p.y_group_step = args.y.step(1);
+  p.n = problem.n;
+  p.k = problem.k;
+  p.rows = static_cast<int>(args.x.dim(0));
+  p.x_aligned =
+      p.x_step % 4 == 0 && p.x_group_step % 4 == 0 && reinterpret_cast<uintptr_t>(p.x) % 8 == 0;
+  if (p.w_step % 16 != 0 || reinterpret_cast<uintptr_t>(p.w) % 16 != 0) {
+    return absl::InvalidArgumentError(
+        "grouped_linear: e4m3 rows of whole 512 inputs must be aligned to 16 bytes");
+  }
+  const auto launch = [&](auto tiles) {
+    const dim3 grid(BlocksFor(problem.n, grouped::kChannels), BlocksFor(p.rows, tiles() * 8),
+                    static_cast<unsigned>(problem.groups));
+    return cuda::Launch(GroupedLinear::kId, grouped::GroupedFp8Kernel<tiles()>, grid,
+                        grouped::kWarps * kWarp, 0, stream, p);
+  };
+  if (p.rows <= 8) return launch(std::integral_constant<int, 1>());
+  if (p.rows <= 16) return launch(std::integral_constant<int, 2>());
+  return launch(std::integral_constant<int, 4>());
+}
+
 struct GroupedLinearOp {
   static absl::Status Supports(const GroupedLinear::Problem& problem) {
     if (absl::Status status = SupportsProduct(problem); !status.ok()) return status;
@@ -337,6 +387,7 @@ struct GroupedLinearOp {
   static absl::Status Run(const GroupedLinear::Problem& problem, const GroupedLinear::Args& args,
                           Workspace, DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    if (IsGroupedFp8(problem)) return RunGroupedFp8(problem, args, stream);
     const int64_t rows = args.x.dim(0);
     const WeightView w = MakeWeight(args.w, problem.format, problem.block);
     const Activations x = MakeActivations(args.x, {});
@@ -357,13 +408,6 @@ struct GroupedLinearOp {
   }
 };
 
-// Addresses of all experts' weights; they travel as a kernel parameter, so a captured call needs no
-// copy.
-struct ExpertTable {
-  const uint8_t* codes[kMostExperts];
-  const uint8_t* scale[kMostExperts];
-};
-
 // A block per expert and tile of channels goes over the expert's rows.
 template <int kTileT>
 __global__ void __launch_bounds__(kThreads)
@@ -381,112 +425,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Stages the 32 inputs of a unit where fp4::Place wants them, seen from the unit's first.
-__device__ void StageUnit(const Activations& x, int64_t row, int64_t k, uint16_t* out) {
-  if (x.dtype == DType::kBf16) {
-    const uint16_t* from = static_cast<const uint16_t*>(x.data) + row * x.step + k;
-    for (int i = 0; i < kUnit; ++i) out[fp4::Place(i)] = from[i];
-    return;
-  }
-  const uint8_t* from = static_cast<const uint8_t*>(x.data) + row * x.step + k;
-  uint32_t words[8];
-  if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
-    *reinterpret_cast<uint4*>(words) = *reinterpret_cast<const uint4*>(from);
-    *reinterpret_cast<uint4*>(words + 4) = *reinterpret_cast<const uint4*>(from + 16);
-  } else {
-    for (int i = 0; i < 8; ++i) {
-      words[i] = from[4 * i] | from[4 * i + 1] << 8 | from[4 * i + 2] << 16 |
-                 uint32_t{from[4 * i + 3]} << 24;
-    }
-  }
-  const float scale = DecodeE8m0(x.scale[row * x.scale_step + k / kUnit]);
-#pragma unroll
-  for (int i = 0; i < kUnit; ++i) {
-    const auto code = static_cast<__nv_fp8_storage_t>(words[i / 4] >> (i % 4 * 8) & 0xFF);
-    const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3))) * scale;
-    // Exact for scales from 2^-117 on: nothing is cut off.
-    out[fp4::Place(i)] = static_cast<uint16_t>(__float_as_uint(value) >> 16);
-  }
-}
-
-// The same with e2m1 weights and whole steps of inputs, `kTiles` tiles of eight rows at a time.
-// Inputs are staged `chunk` at a time, a multiple of the step.
-template <int kTiles>
-__global__ void __launch_bounds__(fp4::kWarps* kWarp, 2)
-    SkinnyExpertKernel(const __grid_constant__ ExpertTable table, TileWork work,
-                       const int32_t* expert_offset, int chunk) {
-  extern __shared__ uint16_t staged[];
-  const int e = static_cast<int>(blockIdx.y);
-  const int64_t begin = expert_offset[e];
-  const int64_t end = expert_offset[e + 1];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int quad_lane = lane % 4;
-  const int64_t n0 =
-      int64_t{blockIdx.x} * fp4::kBlockRows + threadIdx.x / kWarp * fp4::kWarpRows + lane / 4;
-  fp4::Source source;
-  for (int i = 0; i < 2; ++i) {
-    // Channels beyond the last are computed from it and not stored.
-    const int64_t n = min(n0 + i * 8, work.n - 1);
-    source.codes[i] = table.codes[e] + n * work.w.codes_step;
-    source.scale[i] = table.scale[e] + n * work.w.scale_step;
-  }
-  const int steps = static_cast<int>(work.k) / fp4::kStep;
-  const int stride = chunk + 16;  // 32 bytes apart in banks from row to row
-  for (int64_t t0 = begin; t0 < end; t0 += kTiles * 8) {
-    float sum[kTiles][4] = {};
-    fp4::Fetched ahead[fp4::kDepth];
-#pragma unroll
-    for (int i = 0; i < fp4::kDepth; ++i) {
-      if (i < steps) ahead[i] = source.Load(i, quad_lane);
-    }
-    for (int first = 0; first < steps; first += chunk / fp4::kStep) {
-      const int last = min(first + chunk / fp4::kStep, steps);
-      __syncthreads();
-      // Rows beyond the end stay as they are: their sums are not stored.
-      const int rows = static_cast<int>(min(end - t0, int64_t{kTiles * 8}));
-      const int units = (last - first) * (fp4::kStep / kUnit);
-      for (int i = static_cast<int>(threadIdx.x); i < rows * units; i += fp4::kWarps * kWarp) {
-        const int r = i / units;
-        const int unit = i % units;
-        const int64_t t = t0 + r;
-        const int64_t row = work.source_row == nullptr ? t : work.source_row[t];
-        StageUnit(work.x, row, int64_t{first} * fp4::kStep + unit * kUnit,
-                  staged + r * stride + fp4::Place(unit * kUnit));
-      }
-      __syncthreads();
-      const uint16_t* x = staged + lane / 4 * stride + quad_lane * 4;
-      for (int step = first; step < last; step += fp4::kDepth) {
-#pragma unroll
-        for (int i = 0; i < fp4::kDepth; ++i) {
-          if (step + i >= last) break;
-          const fp4::Fetched now = ahead[i];
-          if (step + i + fp4::kDepth < steps) {
-            ahead[i] = source.Load(step + i + fp4::kDepth, quad_lane);
-          }
-          fp4::AddStep<kTiles>(now, x + (step + i - first) * fp4::kStep, 8 * stride, sum);
-        }
-      }
-    }
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t n = n0 + i / 2 * 8;
-        const int64_t t = t0 + tile * 8 + quad_lane * 2 + i % 2;
-        if (n < work.n && t < end) work.y[t * work.y_step + n] = EncodeBf16(sum[tile][i]);
-      }
-    }
-  }
-}
-
-// Inputs that are staged at a time: a multiple of what is in flight, so that a chunk's end is a
-// round's end.
-int ChunkOf(int64_t k, int tiles) {
-  constexpr int kRound = fp4::kStep * fp4::kDepth;
-  const int most = tiles == 1 ? 10 * kRound : tiles == 2 ? 5 * kRound : 2 * kRound;
-  return static_cast<int>(std::min<int64_t>((k + kRound - 1) / kRound * kRound, most));
-}
-
 struct ExpertLinearOp {
   static absl::Status Supports(const ExpertLinear::Problem& problem) {
     if (absl::Status status = SupportsProduct(problem); !status.ok()) return status;
@@ -497,24 +435,105 @@ struct ExpertLinearOp {
               std::to_string(problem.num_experts), "at most 512")
         .Take();
   }
-  static size_t WorkspaceBytes(const ExpertLinear::Problem&) { return 0; }
-  // Of the problem alone, so that the order of sums is.
-  static bool IsSkinny(const ExpertLinear::Problem& problem) {
-    return problem.format == WeightFormat::kE2m1Row32 && problem.k % fp4::kStep == 0;
+  static size_t WorkspaceBytes(const ExpertLinear::Problem& problem) {
+    if (!IsFp4(problem)) return 0;
+    return fp4::ArrangedBytes(fp4::PlacesOf(problem.max_rows, problem.num_experts), problem.k);
   }
-  static absl::Status CheckAligned(const ExpertTable& table, size_t experts,
+  // Of the problem alone, so that the order of sums is.
+  static bool IsFp4(const ExpertLinear::Problem& problem) {
+    return problem.format == WeightFormat::kE2m1Row32 && problem.x_dtype == DType::kE4m3 &&
+           problem.k % (4 * fp4::kGroup) == 0 && fp4::ScaleBuffers(problem.k) > 0;
+  }
+  static absl::Status CheckAligned(const ExpertTable& table, size_t experts, int k,
                                    const WeightView& first) {
-    bool aligned = first.codes_step % 16 == 0;
+    auto all = static_cast<uintptr_t>(first.codes_step);
     for (size_t e = 0; e < experts; ++e) {
-      aligned = aligned && reinterpret_cast<uintptr_t>(table.codes[e]) % 16 == 0;
+      all |= reinterpret_cast<uintptr_t>(table.codes[e]);
+      all |= reinterpret_cast<uintptr_t>(table.scale[e]);
     }
-    return aligned
+    return all % 16 == 0 && first.scale_step == k / fp4::kGroup
                ? absl::OkStatus()
                : absl::InvalidArgumentError(
-                     "expert_linear: e2m1 rows of whole 128 inputs must be aligned to 16 bytes");
+                     "expert_linear: e2m1 rows of whole 128 inputs and scales must be aligned to "
+                     "16 bytes, scales without gaps");
+  }
+  // One map for all experts: each is at a multiple of a step that divides all distances and the
+  // distance of rows.
+  static absl::Status MapCodes(const ExpertLinear::Problem& problem, const ExpertTable& table,
+                               size_t experts, int64_t codes_step, fp4::Parameters& p) {
+    const uint8_t* lowest = *std::min_element(table.codes, table.codes + experts);
+    auto step = static_cast<uint64_t>(codes_step);
+    uint64_t farthest = 0;
+    for (size_t e = 0; e < experts; ++e) {
+      const auto distance = static_cast<uint64_t>(table.codes[e] - lowest);
+      step = std::gcd(step, distance);
+      farthest = std::max(farthest, distance);
+    }
+    if (farthest / step >= uint64_t{1} << 31) {
+      return absl::InvalidArgumentError("expert_linear: experts lie too far apart");
+    }
+    for (size_t e = 0; e < experts; ++e) {
+      p.place[e] = static_cast<int32_t>(static_cast<uint64_t>(table.codes[e] - lowest) / step);
+    }
+    return MapRows(lowest, problem.k / 2, problem.n, codes_step, fp4::kBlockRows, p.codes,
+                   farthest / step + 1, step);
+  }
+  // Brings the activations into the workspace.
+  static absl::Status Arrange(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
+                              const fp4::Arranged& to, DeviceStream stream) {
+    fp4::Source from;
+    from.x = args.x.as<uint8_t>();
+    from.x_step = args.x.step(0);
+    from.scale = args.x_scale.as<uint8_t>();
+    from.scale_step = args.x_scale.step(0);
+    from.row = args.source_row.absent() ? nullptr : args.source_row.as<int32_t>();
+    from.expert_offset = args.expert_offset.as<int32_t>();
+    from.num_experts = problem.num_experts;
+    from.groups = problem.k / fp4::kGroup;
+    from.assignments = static_cast<int>(args.y.dim(0));
+    from.aligned = from.x_step % 16 == 0 && reinterpret_cast<uintptr_t>(from.x) % 16 == 0;
+    const dim3 grid(BlocksFor(from.assignments, fp4::kArrangeWarps));
+    return cuda::Launch(ExpertLinear::kId, fp4::ArrangeKernel, grid, fp4::kArrangeWarps * kWarp, 0,
+                        stream, from, to);
+  }
+  static absl::Status RunFp4(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
+                             const ExpertTable& table, const TileWork& work, Workspace workspace,
+                             DeviceStream stream) {
+    if (absl::Status status = CheckAligned(table, args.w.size(), problem.k, work.w); !status.ok()) {
+      return status;
+    }
+    fp4::Parameters p;
+    if (absl::Status status = MapCodes(problem, table, args.w.size(), work.w.codes_step, p);
+        !status.ok()) {
+      return status;
+    }
+    std::copy(table.scale, table.scale + args.w.size(), p.scale);
+    p.expert_offset = args.expert_offset.as<int32_t>();
+    p.y = work.y;
+    p.y_step = work.y_step;
+    p.n = problem.n;
+    p.k = problem.k;
+    p.num_experts = problem.num_experts;
+    p.scale_buffers = fp4::ScaleBuffers(problem.k);
+    const int64_t places = fp4::PlacesOf(args.y.dim(0), problem.num_experts);
+    absl::Status status =
+        CheckWorkspace(ExpertLinear::kId, workspace, fp4::ArrangedBytes(places, problem.k));
+    if (!status.ok()) return status;
+    p.x.codes = static_cast<uint8_t*>(workspace.data);
+    p.x.scale = reinterpret_cast<float*>(p.x.codes + places * problem.k);
+    status = Arrange(problem, args, p.x, stream);
+    if (!status.ok()) return status;
+    const int64_t most = int64_t{problem.num_experts} * BlocksFor(problem.n, fp4::kBlockRows);
+    const int64_t resident = 2 * int64_t{cuda::Multiprocessors()};
+    const dim3 grid(static_cast<unsigned>(std::min(most, resident)));
+    const size_t shared =
+        sizeof(fp4::Shared) + fp4::kAlignment +
+        static_cast<size_t>(p.scale_buffers) * static_cast<size_t>(fp4::ScaleBytes(problem.k));
+    return cuda::LaunchAs(ExpertLinear::kId, fp4::ExpertFp4Kernel,
+                          {grid, fp4::kThreads, shared, 1, /*early=*/true}, stream, p);
   }
   static absl::Status Run(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
-                          Workspace, DeviceStream stream) {
+                          Workspace workspace, DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     const int64_t assignments = args.y.dim(0);
     if (assignments == 0) return absl::OkStatus();
@@ -538,23 +557,7 @@ struct ExpertLinearOp {
                         args.y.as<uint16_t>(),
                         args.y.step(0)};
     const int64_t per_expert = assignments / problem.num_experts + 1;
-    if (IsSkinny(problem)) {
-      if (absl::Status status = CheckAligned(table, args.w.size(), first); !status.ok()) {
-        return status;
-      }
-      const dim3 grid(BlocksFor(problem.n, fp4::kBlockRows),
-                      static_cast<unsigned>(problem.num_experts));
-      const auto launch = [&](auto tiles) {
-        const int chunk = ChunkOf(problem.k, tiles());
-        const size_t shared = static_cast<size_t>(tiles() * 8 * (chunk + 16)) * sizeof(uint16_t);
-        return cuda::Launch(ExpertLinear::kId, SkinnyExpertKernel<tiles()>, grid,
-                            fp4::kWarps * kWarp, shared, stream, table, work,
-                            args.expert_offset.as<int32_t>(), chunk);
-      };
-      if (per_expert <= 8) return launch(std::integral_constant<int, 1>());
-      if (per_expert <= 16) return launch(std::integral_constant<int, 2>());
-      return launch(std::integral_constant<int, 4>());
-    }
+    if (IsFp4(problem)) return RunFp4(problem, args, table, work, workspace, stream);
     return WithTile(per_expert, [&](auto tile) {
       const dim3 grid(BlocksFor(problem.n, kTileN), static_cast<unsigned>(problem.num_experts));
       return cuda::Launch(ExpertLinear::kId, ExpertTileKernel<tile()>, grid, kThreads, 0, stream,

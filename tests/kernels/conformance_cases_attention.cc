@@ -106,39 +106,44 @@ Instance TopKCall(const Rows& rows, int k, int64_t columns) {
   return call.Finish<TopK>({k, 2, kF32}, args);
 }
 
+struct AttentionShape {
+  int heads = 6, dim = 100, window = 13, ring = 19, positions = 31;
+};
+// Heads that fill no tile, places that fill no tile, several tiles.
+constexpr AttentionShape kLatent = {11, 512, 70, 77, 150};
+
 Instance AttentionCall(const Rows& rows, KvFormat window_format, KvFormat history_format,
-                       int selected) {
+                       int selected, const AttentionShape& shape = {}) {
   CallBuilder call(rows);
-  constexpr int kHeads = 6;
-  constexpr int kDim = 100;
-  constexpr int kWindow = 13;
-  constexpr int kRing = 19;
+  const int heads = shape.heads, dim = shape.dim, ring = shape.ring;
   SparseAttention::Args args;
-  const auto position = [](uint32_t id) { return static_cast<double>(id * 3 % 31 + 2); };
+  const auto position = [most = static_cast<uint32_t>(shape.positions)](uint32_t id) {
+    return static_cast<double>(id * 3 % most + 2);
+  };
   args.rows = OwnSequences(call, position, 20, 30, 8);
-  args.q = call.In(kBf16, {kHeads, kDim}, Draw::kBell);
+  args.q = call.In(kBf16, {heads, dim}, Draw::kBell);
   args.window_end = call.InBy(
       DType::kI32, {}, [&](uint32_t id, int64_t) { return IsBlind(id) ? 0.0 : position(id) + 1; });
   args.window_begin = call.InBy(DType::kI32, {}, [&](uint32_t id, int64_t) {
-    return IsBlind(id) ? 0.0 : std::max(0.0, position(id) + 1 - kWindow);
+    return IsBlind(id) ? 0.0 : std::max(0.0, position(id) + 1 - shape.window);
   });
-  args.fresh = RowPool(call, window_format, kDim);
-  args.ring = SharedPool(call, window_format, kDim, 6 * kRing, 5);
-  args.ring_rows = kRing;
+  args.fresh = RowPool(call, window_format, dim);
+  args.ring = SharedPool(call, window_format, dim, 6 * ring, 5);
+  args.ring_rows = ring;
   if (selected > 0) {
     args.selected = call.InBy(DType::kI32, {selected}, [](uint32_t id, int64_t i) {
-      return IsBlind(id) || i % 4 == 3 ? -1.0 : static_cast<double>(i * 3 + id % 3);
+      return IsBlind(id) || i % 4 == 3 ? -1.0 : static_cast<double>(i * 3 % 77 + id % 3);
     });
-    args.history = SharedPool(call, history_format, kDim, 30 * 4, 4);
+    args.history = SharedPool(call, history_format, dim, 30 * 4, 4);
   }
   // One sink far above all scores, one without effect.
-  args.sink = call.SharedBy(kF32, {kHeads}, [](int64_t h) {
+  args.sink = call.SharedBy(kF32, {heads}, [](int64_t h) {
     return h == 1 ? 300.0 : h == 2 ? kMinusInfinity : 0.3 * static_cast<double>(h);
   });
-  args.out = call.Out("out", kBf16, {kHeads, kDim}, Tolerance::kProduct);
+  args.out = call.Out("out", kBf16, {heads, dim}, Tolerance::kProduct);
   call.Skip(PaddingRows(rows));
   args.scale = 0.02f;
-  return call.Finish<SparseAttention>({kHeads, kDim, kWindow, selected, 2, window_format,
+  return call.Finish<SparseAttention>({heads, dim, shape.window, selected, 2, window_format,
                                        history_format, kBf16, static_cast<int>(rows.size())},
                                       args);
 }
@@ -172,6 +177,14 @@ void AddAttentionCases(std::vector<Case>& cases) {
                    }});
   cases.push_back({OpId::kSparseAttention, "fp8 and fp4", [](const Rows& rows) {
                      return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 21);
+                   }});
+  cases.push_back({OpId::kSparseAttention, "512 channels", [](const Rows& rows) {
+                     return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 130,
+                                          kLatent);
+                   }});
+  cases.push_back({OpId::kSparseAttention, "512 channels window alone", [](const Rows& rows) {
+                     return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 0,
+                                          kLatent);
                    }});
   cases.push_back({OpId::kSparseAttention, "bf16", [](const Rows& rows) {
                      return AttentionCall(rows, KvFormat::kBf16, KvFormat::kBf16, 8);

@@ -81,13 +81,13 @@ Instance LinearCall(const Rows& rows, WeightFormat format, DType x_dtype, DType 
   return call.Finish<Linear>(problem, args);
 }
 
-Instance GroupedLinearCall(const Rows& rows, WeightFormat format, DType y_dtype) {
+Instance GroupedLinearCall(const Rows& rows, WeightFormat format, DType y_dtype, int k = 75) {
   CallBuilder call(rows);
-  GroupedLinear::Problem problem{3,  64,    75,      format,
+  GroupedLinear::Problem problem{3,  64,    k,       format,
                                  32, kBf16, y_dtype, static_cast<int>(rows.size())};
   GroupedLinear::Args args;
-  args.x = call.In(kBf16, {3, 75}, Draw::kBell);
-  args.w = SharedWeight(call, format, 3 * 64, 75);
+  args.x = call.In(kBf16, {3, k}, Draw::kBell);
+  args.w = SharedWeight(call, format, 3 * 64, k);
   args.y =
       call.Out("y", y_dtype, {3, 64}, y_dtype == kF32 ? Tolerance::kF32 : Tolerance::kProduct, 64);
   return call.Finish<GroupedLinear>(problem, args);
@@ -236,6 +236,9 @@ void AddProductCases(std::vector<Case>& cases) {
   });
   add(OpId::kLinear, "f32 accumulated", [](const Rows& rows) {
     return LinearCall(rows, WeightFormat::kBf16, kF32, kF32, true, 65, 64);
+  });
+  add(OpId::kGroupedLinear, "format 2 long", [](const Rows& rows) {
+    return GroupedLinearCall(rows, WeightFormat::kE4m3Block, kBf16, 512);
   });
   add(OpId::kGroupedLinear, "wide",
       [](const Rows& rows) { return GroupedLinearCall(rows, WeightFormat::kE4m3Block, kF32); });

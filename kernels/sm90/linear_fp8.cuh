@@ -1,0 +1,293 @@
+// Products of few rows with e4m3 weights and activations, both scaled per 32 inputs: the time is
+// that of reading the weights once.
+// A block owns 128 output channels and a part of the inputs, up to eight blocks of a cluster share
+// the rest. The copy engine brings codes of both sides to shared memory as they are; eight warps
+// multiply: codes are the operands of warpgroup products, each one unit of 32 inputs from zero,
+// whose sum times both scales is added in f32 (catalogue 13.3 K1). The parts of a cluster are added
+// in order. How inputs are divided depends on N and K alone, and so does the order of a sum. Device
+// code.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/formats.h"
+#include "kernels/sm90/arrival.cuh"
+#include "kernels/sm90/async_copy.cuh"
+#include "kernels/sm90/cluster.cuh"
+#include "kernels/sm90/tensor_map.cuh"
+#include "kernels/sm90/wgmma.cuh"
+
+namespace skein::kernels::sm90::fp8 {
+
+inline constexpr int kUnit = 32;    // inputs under one scale
+inline constexpr int kLine = 128;   // inputs of a swizzled row
+inline constexpr int kSlice = 256;  // inputs of a stage
+inline constexpr int kUnits = kSlice / kUnit;
+inline constexpr int kLines = kSlice / kLine;
+inline constexpr int kChannels = 128;  // of a block, 64 of a warpgroup
+inline constexpr int kMultiplyThreads = 256;
+inline constexpr int kThreads = kMultiplyThreads + 128;
+inline constexpr int kMostParts = 8;
+
+// Parts that the inputs are divided into: blocks for all multiprocessors, two slices each.
+constexpr int PartsOf(int n, int k) {
+  const int tiles = (n + kChannels - 1) / kChannels;
+  int parts = 1;
+  while (parts < kMostParts && tiles * parts < 256 && k / kSlice >= 4 * parts) parts *= 2;
+  return parts;
+}
+
+template <int kRows>
+struct Stage {
+  uint8_t w[kLines][kChannels][kLine];
+  uint8_t x[kLines][kRows][kLine];
+};
+
+// Blocks of a multiprocessor, which share its memory and registers, and stages in flight.
+constexpr int BlocksOf(int rows) { return rows > 32 ? 1 : 2; }
+constexpr int StagesOf(int rows) { return rows > 32 ? 4 : rows > 16 ? 2 : 3; }
+
+template <int kRows>
+struct Shared {
+  static constexpr int kStages = StagesOf(kRows);
+  Stage<kRows> stage[kStages];
+  float x_scale[kStages][kUnits][kRows];
+  float w_scale[kStages][kUnits][kChannels / kUnit];
+  uint64_t full[kStages], empty[kStages];
+};
+inline constexpr size_t kAlignment = 1024;  // of the swizzled rows
+
+struct Parameters {
+  CUtensorMap w;
+  CUtensorMap x_map;  // where x is aligned
+  const uint8_t* w_scale;
+  int64_t w_scale_step;
+  const uint8_t* x;
+  int64_t x_step;
+  const uint8_t* x_scale;
+  int64_t x_scale_step;
+  uint16_t* y;
+  int64_t y_step;
+  int n, k, rows;
+  bool x_aligned;        // rows of x begin at multiples of 16 bytes
+  bool x_scale_aligned;  // and of its scales of 4
+};
+
+// A slice of rows that the copy engine cannot read, by one warp; rows beyond the last stay what
+// they were.
+template <int kRows>
+__device__ void BringRows(const Parameters& p, Stage<kRows>& stage, int slice, int t0) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int row = 0; row < kRows && t0 + row < p.rows; ++row) {
+    const uint8_t* from = p.x + (t0 + row) * p.x_step + int64_t{slice} * kSlice;
+    for (int i = lane; i < kSlice; i += 32) {
+      stage.x[i / kLine][row][(i % kLine / 16 ^ row % 8) * 16 + i % 16] = from[i];
+    }
+  }
+}
+
+__device__ inline float ScaleOf(uint32_t byte) {
+  const float value = __uint_as_float(byte == 0 ? 0x00400000u : byte << 23);
+  return byte == 255 ? __uint_as_float(0x7FC00000u) : value;
+}
+
+// Scales of a slice on their way to a stage as f32, by two warps: a lane has four units of up to
+// two rows of activations, and of the first warp one of the weights.
+template <int kRows>
+struct Scales {
+  static constexpr int kItems = kRows * (kUnits / 4);
+  static constexpr int kBlocks = kChannels / kUnit;
+  uint32_t x[(kItems + 63) / 64];
+  uint32_t w;
+
+  __device__ void Fetch(const Parameters& p, int slice, int n0, int t0, int thread) {
+#pragma unroll
+    for (int i = 0; i < (kItems + 63) / 64; ++i) {
+      const int item = i * 64 + thread;
+      const int64_t row = min(t0 + item % kRows, p.rows - 1);
+      const uint8_t* from =
+          p.x_scale + row * p.x_scale_step + slice * kUnits + min(item / kRows, 1) * 4;
+      x[i] = p.x_scale_aligned ? *reinterpret_cast<const uint32_t*>(from)
+                               : from[0] | from[1] << 8 | from[2] << 16 | uint32_t{from[3]} << 24;
+    }
+    if (thread >= 32) return;
+    const int64_t row = min(n0 / kUnit + thread % kBlocks, (p.n - 1) / kUnit);
+    w = p.w_scale[row * p.w_scale_step + slice * kUnits + thread / kBlocks];
+  }
+  __device__ void Store(float* x_scale, float* w_scale, int thread) const {
+#pragma unroll
+    for (int i = 0; i < (kItems + 63) / 64; ++i) {
+      const int item = i * 64 + thread;
+      if (item >= kItems) break;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        x_scale[(item / kRows * 4 + j) * kRows + item % kRows] = ScaleOf(x[i] >> (8 * j) & 255);
+      }
+    }
+    if (thread < 32) w_scale[thread] = ScaleOf(w);
+  }
+};
+
+// The warps that fill stages: one has the copy engine bring codes, two bring scales, one the
+// activations that are not aligned.
+template <int kRows>
+__device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int end, int n0,
+                     int t0) {
+  const int warp = (static_cast<int>(threadIdx.x) - kMultiplyThreads) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Ring<Shared<kRows>::kStages> ring;
+  for (int slice = first; slice < end; ++slice) {
+    const auto at = static_cast<int>(ring.stage);
+    Stage<kRows>& stage = shared.stage[at];
+    const uint32_t full = SharedAddress(&shared.full[at]);
+    Scales<kRows> scales;
+    if (warp >= 2) scales.Fetch(p, slice, n0, t0, (warp - 2) * 32 + lane);
+    WaitForPhase(SharedAddress(&shared.empty[at]), ring.parity ^ 1);
+    if (warp == 0 && lane == 0) {
+      ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
+      for (int line = 0; line < kLines; ++line) {
+        const int column = slice * kSlice + line * kLine;
+        CopyBox(SharedAddress(stage.w[line]), p.w, column, 0, n0, full);
+        if (p.x_aligned) CopyBox(SharedAddress(stage.x[line]), p.x_map, column, 0, t0, full);
+      }
+    }
+    if (warp == 1 && !p.x_aligned) {
+      BringRows<kRows>(p, stage, slice, t0);
+      FenceForProducts();
+    }
+    if (warp >= 2) {
+      scales.Store(&shared.x_scale[at][0][0], &shared.w_scale[at][0][0], (warp - 2) * 32 + lane);
+    }
+    if (warp > 0) Arrive(full);
+    ring.Advance();
+  }
+}
+
+// Adds a stage to the sums. Two products are in flight, so that one is added while the other is
+// formed.
+template <int kRows>
+__device__ void AddStage(const Shared<kRows>& shared, int stage, float (&sum)[kRows / 2]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const float* x_scale = &shared.x_scale[stage][0][static_cast<int>(threadIdx.x) % 4 * 2];
+  const float* w_scale = &shared.w_scale[stage][0][warp / 2];
+  const uint64_t w = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].w[0][warp / 4 * 64]));
+  const uint64_t x = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].x));
+  float part[2][kRows / 2];
+  const auto add = [&](int unit) {
+    // Scales are fetched while the product is formed.
+    const float scale = w_scale[unit * (kChannels / kUnit)];
+    float2 s[kRows / 8];
+#pragma unroll
+    for (int tile = 0; tile < kRows / 8; ++tile) {
+      s[tile] = *reinterpret_cast<const float2*>(x_scale + unit * kRows + tile * 8);
+    }
+    if (unit + 1 < kUnits) {
+      wgmma::Wait<1>();
+    } else {
+      wgmma::Wait<0>();
+    }
+    wgmma::Settle(part[unit % 2]);
+#pragma unroll
+    for (int tile = 0; tile < kRows / 8; ++tile) {
+      const float left = scale * s[tile].x, right = scale * s[tile].y;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float from = part[unit % 2][tile * 4 + i];
+        sum[tile * 4 + i] = fmaf(from, i % 2 == 0 ? left : right, sum[tile * 4 + i]);
+      }
+    }
+  };
+#pragma unroll
+  for (int unit = 0; unit < kUnits; ++unit) {
+    const int line = unit * kUnit / kLine;
+    const auto inside = static_cast<uint32_t>(unit * kUnit % kLine);
+    wgmma::Fence();
+    wgmma::Product(part[unit % 2],
+                   wgmma::Advance(w, static_cast<uint32_t>(line * kChannels * kLine) + inside),
+                   wgmma::Advance(x, static_cast<uint32_t>(line * kRows * kLine) + inside));
+    wgmma::Commit();
+    if (unit > 0) add(unit - 1);
+  }
+  add(kUnits - 1);
+}
+
+// Adds the sums of the cluster's blocks in order, each block a part of the rows, and stores them.
+template <int kRows>
+__device__ void StoreSums(const Parameters& p, const float* sums, int n0, int t0) {
+  const int parts = static_cast<int>(cluster::Size());
+  const int rows = kRows / parts;
+  const int first = static_cast<int>(cluster::Rank()) * rows * kChannels;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * kChannels; i += kThreads) {
+    const int at = first + i;
+    float part[kMostParts];
+#pragma unroll
+    for (int j = 0; j < kMostParts; ++j) {
+      if (j < parts) part[j] = cluster::Load(SharedAddress(sums + at), static_cast<uint32_t>(j));
+    }
+    float total = 0;
+#pragma unroll
+    for (int j = 0; j < kMostParts; ++j) {
+      if (j < parts) total += part[j];
+    }
+    const int n = n0 + at % kChannels;
+    const int t = t0 + at / kChannels;
+    if (n < p.n && t < p.rows) p.y[t * p.y_step + n] = EncodeBf16(total);
+  }
+}
+
+// The warps that multiply; sums go to shared memory, over the stages.
+template <int kRows>
+__device__ void Multiply(Shared<kRows>& shared, int first, int end) {
+  float sum[kRows / 2] = {};
+  Ring<Shared<kRows>::kStages> ring;
+  for (int slice = first; slice < end; ++slice) {
+    WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
+    AddStage<kRows>(shared, static_cast<int>(ring.stage), sum);
+    Arrive(SharedAddress(&shared.empty[ring.stage]));
+    ring.Advance();
+  }
+  // All of the block's products are done before the stages are written.
+  asm volatile("bar.sync 1, %0;" ::"n"(kMultiplyThreads) : "memory");
+  auto* sums = reinterpret_cast<float*>(shared.stage);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int channel = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) {
+    const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    sums[row * kChannels + channel + i / 2 % 2 * 8] = sum[i];
+  }
+}
+
+template <int kRows>
+__global__ void __launch_bounds__(kThreads, BlocksOf(kRows))
+    LinearFp8Kernel(const __grid_constant__ Parameters p) {
+  extern __shared__ uint8_t memory[];
+  const uint32_t base = SharedAddress(memory);
+  auto& shared = *reinterpret_cast<Shared<kRows>*>(memory + (-base & (kAlignment - 1)));
+  const int parts = static_cast<int>(cluster::Size());
+  const int rank = static_cast<int>(cluster::Rank());
+  const int n0 = static_cast<int>(blockIdx.x) / parts * kChannels;
+  const int t0 = static_cast<int>(blockIdx.y) * kRows;
+  const int slices = p.k / kSlice;
+  const int first = rank * slices / parts;
+  const int end = (rank + 1) * slices / parts;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shared<kRows>::kStages; ++i) {
+      // The lane that asks the copy engine, and all lanes of the other three warps.
+      InitArrivals(SharedAddress(&shared.full[i]), 1 + 3 * 32);
+      InitArrivals(SharedAddress(&shared.empty[i]), kMultiplyThreads);
+    }
+    FenceForProducts();
+  }
+  __syncthreads();
+  if (threadIdx.x < kMultiplyThreads) {
+    Multiply<kRows>(shared, first, end);
+  } else {
+    Fill<kRows>(p, shared, first, end, n0, t0);
+  }
+  cluster::Synchronize();
+  StoreSums<kRows>(p, reinterpret_cast<const float*>(shared.stage), n0, t0);
+  cluster::Synchronize();
+}
+
+}  // namespace skein::kernels::sm90::fp8

@@ -34,6 +34,7 @@ struct LoadOptions {
   // Null: the host, with kernels on the calling thread alone.
   std::shared_ptr<kernels::Device> device;
   std::shared_ptr<const RecordedRope> recorded_rope;  // null in production
+  TensorMaker make_tensor;                            // null: tensors are those in model_dir
 };
 
 class LoadedModel {

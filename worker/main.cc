@@ -142,6 +142,8 @@ void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel
       .Field("processors", PinnedText(config, device))
       .Field("memory", device.memory)
       .Field("free_bytes", found.free_bytes)
+      .Field("graphs", model.graphs() == nullptr ? 0 : model.graphs()->size())
+      .Field("graph_nodes", model.graphs() == nullptr ? 0 : model.graphs()->num_nodes())
       .Field("weight_bytes", model.weights().bytes)
       .Field("skipped_tensors", model.weights().skipped_tensors)
       .Field("arena_bytes", static_cast<uint64_t>(model.arena_bytes()))
@@ -272,6 +274,7 @@ int Run(const std::vector<std::string>& arguments) {
   auto options = PlanLoad(config, *spec, device.compute->properties());
   if (!options.ok()) return Fail(options.status(), kExitConfig);
   options->device = device.compute;
+  options->record_steps = !device.compute->is_host() && config.worker.enforce_eager == 0;
   auto model = LoadedModel::Load(device.registry, *manifest, *options);
   if (!model.ok()) return Fail(model.status(), LoadExitCode(model.status()));
   LogLoaded(config, device, **model, *options, *spec);

@@ -76,6 +76,7 @@ struct WorkerConfig {
   std::string backend = "auto";  // auto (skein serve only) or the name of a registered backend
   int64_t threads = 0;           // 0: one per processor of the worker
   int64_t pin_threads = 1;       // 1: bind compute threads to processors of their own
+  int64_t enforce_eager = 0;     // 1: no recorded graphs on a GPU
   std::string kernels;           // operators of another backend: "op=name,op=name"
   int64_t num_blocks = 0;        // 0: what max_num_seqs sequences of max_model_len need, capped
   std::string enable_faults;     // planted faults of tests, see fault_list.h; empty: none

@@ -2,8 +2,6 @@
 // memory-bound case of cpu_bench. The bytes are a function of the seed. Owns the files it writes.
 // Must never: write into a folder that holds another checkpoint.
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -16,10 +14,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
-#include "kernels/formats.h"
 #include "protocol/base/status_macros.h"
 #include "tests/bench/mid_model_config.h"
+#include "tests/bench/random_tensors.h"
 #include "worker/model/model_spec.h"
 
 namespace skein::tests {
@@ -35,251 +32,11 @@ constexpr std::string_view kHelp = R"(skein-mid-model: random weights, 3 billion
   --seed N       seed of the weights (1)
 )";
 
-// What the values of a tensor are like.
-enum class Kind { kE4m3, kE2m1, kScale, kBf16, kNorm, kF32, kF32Zero };
-
-struct Tensor {
-  std::string name;
-  Kind kind = Kind::kBf16;
-  std::vector<int64_t> shape;  // as stored
-  double spread = 1;           // standard deviation of the values, for scales of their codes
-
-  const char* dtype() const {
-    switch (kind) {
-      case Kind::kE4m3:
-        return "F8_E4M3";
-      case Kind::kE2m1:
-        return "I8";
-      case Kind::kScale:
-        return "F8_E8M0";
-      case Kind::kBf16:
-      case Kind::kNorm:
-        return "BF16";
-      case Kind::kF32:
-      case Kind::kF32Zero:
-        return "F32";
-    }
-    return "";
-  }
-  int64_t bytes() const {
-    int64_t total = dtype() == std::string_view("BF16")      ? 2
-                    : dtype()[0] == 'F' && dtype()[1] == '3' ? 4
-                                                             : 1;
-    for (const int64_t extent : shape) total *= extent;
-    return total;
-  }
-};
-
-// The tensors of a model, as worker/model/weight_loader.cc expects them.
-class TensorList {
- public:
-  explicit TensorList(const ModelSpec& spec) : spec_(spec) {
-    Bf16("embed", spec.vocab, spec.hidden, 1);
-    Norm("norm.weight", {spec.hidden});
-    Bf16("head", spec.vocab, spec.hidden, 3);
-    for (int i = 0; i < spec.num_layers; ++i) {
-      Block(absl::StrCat("layers.", i, "."), spec.layers[static_cast<size_t>(i)], spec.num_experts);
-    }
-    for (size_t i = 0; i < spec.engram.layers.size(); ++i) Engram(i);
-    if (spec.dspark.stages > 0) Draft();
-  }
-  const std::vector<Tensor>& tensors() const { return tensors_; }
-
- private:
-  void Add(std::string name, Kind kind, std::vector<int64_t> shape, double spread = 1) {
-    tensors_.push_back({std::move(name), kind, std::move(shape), spread});
-  }
-  void Norm(const std::string& name, std::vector<int64_t> shape) {
-    Add(name, Kind::kNorm, std::move(shape));
-  }
-  // Outputs keep the spread of the inputs, times `gain`.
-  void Bf16(const std::string& name, int n, int k, double gain = 1) {
-    Add(name + ".weight", Kind::kBf16, {n, k}, gain / std::sqrt(k));
-  }
-  void Fp8(const std::string& name, int n, int k) {
-    Add(name + ".weight", Kind::kE4m3, {n, k});
-    // Codes have a spread of 32.
-    Add(name + ".scale", Kind::kScale, {(n + 31) / 32, (k + 31) / 32}, 1 / std::sqrt(k) / 32);
-  }
-  void Fp4(const std::string& name, int n, int k) {
-    Add(name + ".weight", Kind::kE2m1, {n, k / 2});
-    // Codes have a spread of 2.
-    Add(name + ".scale", Kind::kScale, {n, k / 32}, 1 / std::sqrt(k) / 2);
-  }
-  void Hyper(const std::string& prefix) {
-    const int mixes = (2 + spec_.hc) * spec_.hc;
-    const int width = spec_.hc * spec_.hidden;
-    Add(prefix + "_fn", Kind::kF32, {mixes, width}, 1 / std::sqrt(width));
-    Add(prefix + "_base", Kind::kF32, {mixes}, 0.5);
-    Add(prefix + "_scale", Kind::kF32, {3}, 0.3);
-  }
-  void Expert(const std::string& prefix, bool fp4) {
-    for (const char* name : {"w1", "w2", "w3"}) {
-      const bool down = name[1] == '2';
-      const int n = down ? spec_.hidden : spec_.expert_inner;
-      const int k = down ? spec_.expert_inner : spec_.hidden;
-      fp4 ? Fp4(prefix + name, n, k) : Fp8(prefix + name, n, k);
-    }
-  }
-  void Attention(const std::string& prefix, const worker::LayerSpec& layer) {
-    const ModelSpec& s = spec_;
-    Add(prefix + "attn_sink", Kind::kF32Zero, {s.heads});
-    Norm(prefix + "q_norm.weight", {s.q_rank});
-    Norm(prefix + "kv_norm.weight", {s.head_dim});
-    Fp8(prefix + "wq_a", s.q_rank, s.hidden);
-    Fp8(prefix + "wq_b", s.heads * s.head_dim, s.q_rank);
-    Fp8(prefix + "wkv", s.head_dim, s.hidden);
-    Fp8(prefix + "wo_a", s.o_groups * s.o_rank, s.heads * s.head_dim / s.o_groups);
-    Fp8(prefix + "wo_b", s.hidden, s.o_groups * s.o_rank);
-    if (layer.kv_source) {
-      Bf16(prefix + "compressor.wkv", s.head_dim, s.hidden);
-      if (layer.ratio > 1) Bf16(prefix + "compressor.wgate", s.head_dim, s.hidden);
-      Norm(prefix + "compressor.norm.weight", {s.head_dim});
-      Bf16(prefix + "indexer.wk", s.index_dim, s.head_dim);
-      Norm(prefix + "indexer.k_norm.weight", {s.index_dim});
-    }
-    if (layer.index_source) {
-      Fp8(prefix + "indexer.wq_b", s.index_heads * s.index_dim, s.q_rank);
-      Bf16(prefix + "indexer.weights_proj", s.index_heads, s.hidden);
-    }
-  }
-  void Block(const std::string& prefix, const worker::LayerSpec& layer, int experts) {
-    Norm(prefix + "attn_norm.weight", {spec_.hidden});
-    Norm(prefix + "ffn_norm.weight", {spec_.hidden});
-    Hyper(prefix + "hc_attn");
-    Hyper(prefix + "hc_ffn");
-    Attention(prefix + "attn.", layer);
-    Bf16(prefix + "ffn.gate", experts, spec_.hidden);
-    Add(prefix + "ffn.gate.bias", Kind::kF32Zero, {experts});
-    Add(prefix + "ffn.gate.bias_vl", Kind::kF32Zero, {experts});
-    Expert(prefix + "ffn.shared_experts.", false);
-    for (int e = 0; e < experts; ++e) {
-      Expert(absl::StrCat(prefix, "ffn.experts.", e, "."),
-             spec_.expert_format == worker::ExpertFormat::kFp4);
-    }
-  }
-  void Engram(size_t index) {
-    const worker::EngramSpec& engram = spec_.engram;
-    const std::string prefix = absl::StrCat("layers.", engram.layers[index], ".engram.");
-    Add(prefix + "embed.weight", Kind::kE4m3, {engram.rows[index], engram.head_dim});
-    Add(prefix + "embed.scale", Kind::kScale, {engram.rows[index], engram.head_dim / 32}, 1.0 / 32);
-    Norm(prefix + "q_weight", {spec_.hc, spec_.hidden});
-    Norm(prefix + "k_weight", {spec_.hc, spec_.hidden});
-    Fp8(prefix + "wkv", (spec_.hc + 1) * spec_.hidden, engram.columns() * engram.head_dim);
-  }
-  void Draft() {
-    const worker::DSparkSpec& dspark = spec_.dspark;
-    for (int s = 0; s < dspark.stages; ++s) {
-      Block(absl::StrCat("mtp.", s, "."), worker::LayerSpec{}, dspark.num_experts);
-    }
-    const std::string last = absl::StrCat("mtp.", dspark.stages - 1, ".");
-    Fp8("mtp.0.main_proj", spec_.hidden,
-        static_cast<int>(dspark.target_layers.size()) * spec_.hidden);
-    Norm("mtp.0.main_norm.weight", {spec_.hidden});
-    Norm(last + "norm.weight", {spec_.hidden});
-    Bf16(last + "markov_head.embed", spec_.vocab, dspark.markov_rank);
-    Bf16(last + "markov_head.head", spec_.vocab, dspark.markov_rank);
-    Bf16(last + "confidence_head.proj", 1, spec_.hidden + dspark.markov_rank);
-  }
-
-  const ModelSpec& spec_;
-  std::vector<Tensor> tensors_;
-};
-
-// A stream of 64-bit words (splitmix64).
-class Words {
- public:
-  explicit Words(uint64_t state) : state_(state) {}
-  uint64_t Next() {
-    uint64_t z = state_ += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-
- private:
-  uint64_t state_;
-};
-
-uint64_t Hash(std::string_view text, uint64_t seed) {
-  uint64_t hash = 0xCBF29CE484222325u ^ seed * 0x9E3779B97F4A7C15u;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-  return hash;
-}
-
-// Normal values by 16 random bits: sums of bits, so that no library decides a rounding.
-class Normals {
- public:
-  Normals() {
-    Words words(42);
-    for (size_t i = 0; i < values_.size(); ++i) {
-      double sum = 0;
-      for (int j = 0; j < 12; ++j) sum += static_cast<double>(words.Next() >> 11) * 0x1p-53;
-      values_[i] = static_cast<float>(sum - 6);
-      e4m3_[i] = kernels::EncodeE4m3(values_[i] * 32);
-    }
-    for (size_t i = 0; i < values_.size(); ++i) {
-      const uint8_t low = kernels::EncodeE2m1(values_[i] * 2);
-      const uint8_t high = kernels::EncodeE2m1(values_[(i * 40503 + 77) % values_.size()] * 2);
-      e2m1_[i] = static_cast<uint8_t>(low | high << 4);
-    }
-  }
-  float value(uint64_t bits) const { return values_[bits & 0xFFFF]; }
-  uint8_t e4m3(uint64_t bits) const { return e4m3_[bits & 0xFFFF]; }
-  uint8_t e2m1(uint64_t bits) const { return e2m1_[bits & 0xFFFF]; }
-
- private:
-  std::array<float, 65536> values_;
-  std::array<uint8_t, 65536> e4m3_;
-  std::array<uint8_t, 65536> e2m1_;
-};
-
-void AppendFloat(std::string& out, float value) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-void AppendBf16(std::string& out, float value) {
-  const uint16_t bits = kernels::EncodeBf16(value);
-  out.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
-}
-
-// One value of a tensor from random bits.
-void Append(const Tensor& tensor, const Normals& normals, uint64_t bits, std::string& out) {
-  const float normal = normals.value(bits);
-  switch (tensor.kind) {
-    case Kind::kE4m3:
-      out.push_back(static_cast<char>(normals.e4m3(bits)));
-      return;
-    case Kind::kE2m1:
-      out.push_back(static_cast<char>(normals.e2m1(bits)));
-      return;
-    case Kind::kScale:
-      // The power of two below, half of the time twice that: what trained blocks look like.
-      out.push_back(
-          static_cast<char>(127 + std::ilogb(tensor.spread) + static_cast<int>(bits >> 15 & 1)));
-      return;
-    case Kind::kBf16:
-      return AppendBf16(out, normal * static_cast<float>(tensor.spread));
-    case Kind::kNorm:
-      return AppendBf16(out, 1 + 0.1F * normal);
-    case Kind::kF32:
-      return AppendFloat(out, normal * static_cast<float>(tensor.spread));
-    case Kind::kF32Zero:
-      return AppendFloat(out, 0);
-  }
-}
-
-void WriteTensor(const Tensor& tensor, const Normals& normals, uint64_t seed, std::ofstream& out) {
-  Words words(Hash(tensor.name, seed));
-  std::string part;
-  int64_t left = tensor.bytes();
-  while (left > 0) {
-    part.clear();
-    while (static_cast<int64_t>(part.size()) < left && part.size() < (1 << 16)) {
-      const uint64_t word = words.Next();
-      for (int shift = 0; shift < 64 && static_cast<int64_t>(part.size()) < left; shift += 16) {
-        Append(tensor, normals, word >> shift, part);
-      }
-    }
+void WriteTensor(const Tensor& tensor, const RandomBytes& random, uint64_t seed,
+                 std::ofstream& out) {
+  uint64_t state = RandomBytes::Begin(tensor.name, seed);
+  for (int64_t left = tensor.bytes(); left > 0;) {
+    const std::string part = random.Part(tensor, std::min<int64_t>(left, 1 << 16), state);
     out.write(part.data(), static_cast<std::streamsize>(part.size()));
     left -= static_cast<int64_t>(part.size());
   }
@@ -300,28 +57,6 @@ std::string Header(const std::vector<Tensor>& tensors) {
   return json;
 }
 
-bool IsPrime(int64_t value) {
-  for (int64_t d = 2; d * d <= value; ++d) {
-    if (value % d == 0) return false;
-  }
-  return true;
-}
-
-// config.json with the rows of both tables: 12 primes each, climbing from 20000.
-std::string ConfigText() {
-  int64_t next = 19'999;
-  std::vector<int64_t> rows(2);
-  for (int64_t& sum : rows) {
-    for (int i = 0; i < 12; ++i) {
-      do {
-        ++next;
-      } while (!IsPrime(next));
-      sum += next;
-    }
-  }
-  return absl::StrReplaceAll(std::string(kMidModelConfig), {{"@ROWS@", absl::StrJoin(rows, ", ")}});
-}
-
 absl::Status Write(const fs::path& out, const fs::path& from, uint64_t seed) {
   if (fs::exists(out / "config.json") || fs::exists(out / "model.safetensors")) {
     return absl::AlreadyExistsError(
@@ -337,9 +72,9 @@ absl::Status Write(const fs::path& out, const fs::path& from, uint64_t seed) {
                                               out.string(), ": ", error.message()));
     }
   }
-  std::ofstream(out / "config.json") << ConfigText();
+  std::ofstream(out / "config.json") << WithEngramRows(kMidModelConfig, 20'000, 12);
   SKEIN_ASSIGN_OR_RETURN(const ModelSpec spec, ModelSpec::Load(out));
-  std::vector<Tensor> tensors = TensorList(spec).tensors();
+  std::vector<Tensor> tensors = TensorsOf(spec);
   // Tensors of odd sizes last, so that the others lie on whole cache lines.
   std::stable_partition(tensors.begin(), tensors.end(),
                         [](const Tensor& tensor) { return tensor.bytes() % 64 == 0; });
@@ -348,8 +83,8 @@ absl::Status Write(const fs::path& out, const fs::path& from, uint64_t seed) {
   const uint64_t size = header.size();
   file.write(reinterpret_cast<const char*>(&size), sizeof(size));
   file << header;
-  const Normals normals;
-  for (const Tensor& tensor : tensors) WriteTensor(tensor, normals, seed, file);
+  const RandomBytes random;
+  for (const Tensor& tensor : tensors) WriteTensor(tensor, random, seed, file);
   file.close();
   if (!file) {
     return absl::InternalError(

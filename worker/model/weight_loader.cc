@@ -24,21 +24,26 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Takes tensors out of a checkpoint by name, dtype and shape, and remembers what was wrong.
 class Taker {
  public:
-  Taker(const Checkpoint& checkpoint, const ModelSpec& spec, Arena& arena)
-      : checkpoint_(checkpoint), spec_(spec), arena_(arena) {}
+  // `checkpoint` may be null if `make` is not.
+  Taker(const Checkpoint* checkpoint, const ModelSpec& spec, Arena& arena, const TensorMaker& make)
+      : checkpoint_(checkpoint), spec_(spec), arena_(arena), make_(make) {}
 
   TensorView Tensor(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
     const TensorView wanted = kernels::MakeView(nullptr, dtype, shape);
-    const StoredTensor* stored = checkpoint_.Find(name);
+    if (make_ != nullptr) {
+      bytes_ += static_cast<uint64_t>(wanted.size()) * kernels::DTypeBytes(dtype);
+      return make_(arena_, name, wanted);
+    }
+    const StoredTensor* stored = checkpoint_->Find(name);
     if (stored == nullptr) {
       Defect(absl::StrCat("tensor \"", name, "\" (", DescribeTensor(wanted), ") is missing in ",
-                          checkpoint_.dir().string()));
+                          checkpoint_->dir().string()));
       return {};
     }
     used_.insert(name);
     const TensorView& view = stored->view;
     if (view.dtype != dtype || view.rank != wanted.rank || view.shape != wanted.shape) {
-      Defect(absl::StrCat((checkpoint_.dir() / stored->file).string(), ": tensor \"", name,
+      Defect(absl::StrCat((checkpoint_->dir() / stored->file).string(), ": tensor \"", name,
                           "\" is ", DescribeTensor(view), ", config.json needs ",
                           DescribeTensor(wanted)));
       return {};
@@ -82,14 +87,15 @@ class Taker {
   // Tensors that nobody asked for: vision is left out, anything else is a defect.
   int CheckUnused() {
     int skipped = 0;
-    for (const auto& [name, stored] : checkpoint_.tensors()) {
+    if (checkpoint_ == nullptr) return skipped;
+    for (const auto& [name, stored] : checkpoint_->tensors()) {
       if (used_.contains(name)) continue;
       const bool vision =
           name.starts_with("vision.") || name.starts_with("aligner.") || name.starts_with("image_");
       if (vision) {
         ++skipped;
       } else {
-        Defect(absl::StrCat((checkpoint_.dir() / stored.file).string(), ": tensor \"", name,
+        Defect(absl::StrCat((checkpoint_->dir() / stored.file).string(), ": tensor \"", name,
                             "\" is not part of the model that config.json describes"));
       }
     }
@@ -104,9 +110,10 @@ class Taker {
   const ModelSpec& spec() const { return spec_; }
 
  private:
-  const Checkpoint& checkpoint_;
+  const Checkpoint* checkpoint_;
   const ModelSpec& spec_;
   Arena& arena_;
+  const TensorMaker& make_;
   std::set<std::string, std::less<>> used_;
   std::vector<std::string> defects_;
   uint64_t bytes_ = 0;
@@ -274,10 +281,13 @@ absl::StatusOr<std::vector<int32_t>> ReadTokenMap(const std::filesystem::path& f
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(const std::filesystem::path& dir,
                                                                  const ModelSpec& spec,
-                                                                 Arena& arena) {
+                                                                 Arena& arena,
+                                                                 const TensorMaker& make) {
   auto out = std::make_unique<ModelWeights>();
-  SKEIN_ASSIGN_OR_RETURN(out->checkpoint_, Checkpoint::Open(dir));
-  Taker take(*out->checkpoint_, spec, arena);
+  if (make == nullptr) {
+    SKEIN_ASSIGN_OR_RETURN(out->checkpoint_, Checkpoint::Open(dir));
+  }
+  Taker take(out->checkpoint_.get(), spec, arena, make);
   out->embed = take.Tensor("embed.weight", DType::kBf16, {spec.vocab, spec.hidden});
   out->norm = take.Tensor("norm.weight", DType::kBf16, {spec.hidden});
   out->head = take.Linear("head", WeightFormat::kBf16, spec.vocab, spec.hidden);

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -71,12 +73,18 @@ struct DraftWeights {
   LinearWeight markov_head, confidence_hidden, confidence_markov;
 };
 
+// Makes a tensor instead of reading it, in memory of the arena: for measurements of shapes that no
+// checkpoint holds.
+using TensorMaker = std::function<kernels::TensorView(
+    Arena& arena, const std::string& name, const kernels::TensorView& wanted)>;
+
 struct ModelWeights {
   // Reads DIR and places its tensors where the kernels of the arena's device read them: on a host
   // that is the mapping itself. Errors name file and tensor and list every defect found, ten at
   // most; ResourceExhausted when the device does not hold them. `arena` outlives the weights.
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Load(const std::filesystem::path& dir,
-                                                            const ModelSpec& spec, Arena& arena);
+                                                            const ModelSpec& spec, Arena& arena,
+                                                            const TensorMaker& make = nullptr);
 
   kernels::TensorView embed, norm;
   LinearWeight head;

@@ -1,7 +1,7 @@
 // Shape and dtype of every argument, asserted at the door of each call: one overload per operator,
-// used by all backends, so a wrong view is named before anything is read. Looks at views alone, never
-// at what they show: that may lie on a device. Any thread; no allocation when the arguments are
-// right.
+// used by all backends, so a wrong view is named before anything is read. Looks at views alone,
+// never at what they show: that may lie on a device. Any thread; no allocation when the arguments
+// are right.
 #pragma once
 
 #include "absl/status/status.h"

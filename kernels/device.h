@@ -27,9 +27,9 @@ struct Workspace {
 
 // What is known of the device that a backend would run on; printed at start.
 struct DeviceProperties {
-  std::string name;      // processor or GPU
-  std::string features;  // "avx2 fma f16c", "sm_90"
-  int num_cores = 0;     // threads or streaming multiprocessors
+  std::string name;           // processor or GPU
+  std::string features;       // "avx2 fma f16c", "sm_90"
+  int num_cores = 0;          // threads or streaming multiprocessors
   uint64_t memory_bytes = 0;  // of its own memory; 0: it has none but the host's
   uint64_t free_bytes = 0;    // of the memory that Device::Allocate gives; 0: not known
 };
@@ -76,7 +76,8 @@ class Device {
   // Kernels and copies that were queued one by one, graphs apart.
   virtual uint64_t num_launches() const = 0;
   // Records what `queue` queues instead of running it; a host keeps the call and makes it at every
-  // launch. An error of `queue` or a call that cannot be recorded ends the recording and is returned.
+  // launch. An error of `queue` or a call that cannot be recorded ends the recording and is
+  // returned.
   virtual absl::StatusOr<std::unique_ptr<StepGraph>> Capture(
       const std::function<absl::Status()>& queue) = 0;
 };

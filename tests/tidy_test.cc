@@ -413,6 +413,7 @@ const std::map<std::string, std::string>& ProvedBy() {
       {"worker/model/", "tests/conformance/conformance_main.cc"},
       {"worker/cache/", "tests/conformance/conformance_main.cc"},
       {"worker/loaded_model.cc", "tests/conformance/conformance_main.cc"},
+      {"worker/gpu_backend_", "tests/worker/gpu_backend_test.cc"},
       {"kernels/arg_check.cc", "tests/kernels/conformance_test.cc"},
       {"kernels/device.cc", "tests/kernels/kernel_registry_test.cc"},
       {"kernels/op.cc", "tests/kernels/kernel_registry_test.cc"},

@@ -37,8 +37,8 @@ BatchInput::BatchInput(const ModelSpec& spec, const ModelLimits& limits, const K
   ring_source_ =
       arena.Constant<int64_t>(DType::kI64, {limits.max_rows}, std::span<const int64_t>(identity));
   if (!token_map.empty()) {
-    device_token_map_ = arena.Constant<int32_t>(
-        DType::kI32, {static_cast<int64_t>(token_map.size())}, token_map);
+    device_token_map_ =
+        arena.Constant<int32_t>(DType::kI32, {static_cast<int64_t>(token_map.size())}, token_map);
   }
   Staging counted;
   Layout({limits.max_rows, slots.num_slots(), limits.max_samples}, counted);
@@ -448,8 +448,8 @@ void BatchInput::MoveToDevice() {
        {&batch_.rows.position, &batch_.rows.sequence, &batch_.rows.first_row,
         &batch_.rows.first_position, &batch_.rows.slot, &batch_.rows.block_table, &batch_.ids,
         &batch_.window_begin, &batch_.window_end, &batch_.rope_plain, &batch_.rope_compress,
-        &batch_.ring_target, &batch_.ngram, &batch_.draft_count, &batch_.sample_row, &batch_.sample_params,
-        &batch_.verify_params}) {
+        &batch_.ring_target, &batch_.ngram, &batch_.draft_count, &batch_.sample_row,
+        &batch_.sample_params, &batch_.verify_params}) {
     *view = staging_.OnDevice(*view);
   }
   for (CompletedGroups& groups : batch_.groups) {

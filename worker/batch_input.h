@@ -39,7 +39,8 @@ class BatchInput {
   // will see it once Upload has run; valid until the next call.
   const ModelBatch& Build(const protocol::StepPlan& plan, std::span<const SequenceDrafts> drafts);
   // The batch of a decode step whose drafts are not known yet: PlaceDrafts puts them in. Every
-  // sequence of the plan has one token and is sampled. A plan without sequences gives padding alone.
+  // sequence of the plan has one token and is sampled. A plan without sequences gives padding
+  // alone.
   const ModelBatch& BuildDecode(const protocol::StepPlan& plan, const DecodeShape& shape);
   // What became of a sequence of the last step: its drafts that were kept.
   void Settle(const protocol::SequenceStep& step, std::span<const int32_t> drafts, bool feeds);

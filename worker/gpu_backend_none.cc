@@ -10,7 +10,8 @@ absl::Status RegisterGpuKernels(kernels::KernelRegistry&) { return absl::OkStatu
 
 absl::StatusOr<std::shared_ptr<kernels::Device>> OpenGpu(std::string_view backend, int) {
   return absl::FailedPreconditionError(
-      absl::StrCat("backend ", protocol::ToAbsl(backend), " is not in this build; build it where "
+      absl::StrCat("backend ", protocol::ToAbsl(backend),
+                   " is not in this build; build it where "
                    "the CUDA compiler is, or name another backend (--backend cpu)"));
 }
 

@@ -60,9 +60,9 @@ absl::Status GraphCache::PlaceDrafted(const DecodeShape& shape, const ModelBatch
   const int each = 1 + shape.depth;
   TensorView record = parts_.draft->records();
   record.shape[1] = shape.depth * int64_t{sizeof(kernels::SampleRecord)};
-  const TensorView ngram =
-      batch.ngram.absent() ? TensorView{}
-                           : Reshape(batch.ngram, {sequences, each * batch.ngram.dim(1)});
+  const TensorView ngram = batch.ngram.absent()
+                               ? TensorView{}
+                               : Reshape(batch.ngram, {sequences, each * batch.ngram.dim(1)});
   return place_[static_cast<size_t>(shape.depth - 1)](
       {.record = record,
        .count = batch.draft_count,
@@ -81,8 +81,8 @@ absl::Status GraphCache::Queue(const DecodeShape& shape, const ModelBatch& batch
   }
   SKEIN_RETURN_IF_ERROR(parts_.model->Forward(batch));
   if (shape.depth > 0) {
-    SKEIN_RETURN_IF_ERROR(parts_.model->head().Verify(
-        batch.verify_params, parts_.draft->draft_logits(shape.sequences)));
+    SKEIN_RETURN_IF_ERROR(parts_.model->head().Verify(batch.verify_params,
+                                                      parts_.draft->draft_logits(shape.sequences)));
   }
   if (shape.feeds_drafter) {
     SKEIN_RETURN_IF_ERROR(parts_.draft->Observe(batch, parts_.model->taps(batch.num_rows)));
@@ -97,17 +97,16 @@ absl::Status GraphCache::RecordShape(const DecodeShape& shape) {
   SKEIN_RETURN_IF_ERROR(Queue(shape, batch));
   SKEIN_RETURN_IF_ERROR(parts_.device->Wait());
   SKEIN_ASSIGN_OR_RETURN(
-      graphs_[shape],
-      parts_.device->Capture([this, shape, batch] { return Queue(shape, batch); }));
+      graphs_[shape], parts_.device->Capture([this, shape, batch] { return Queue(shape, batch); }));
   return absl::OkStatus();
 }
 
 absl::Status GraphCache::Record() {
   for (const DecodeShape& shape : Shapes()) {
     if (const absl::Status status = RecordShape(shape); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("recording ", Describe(shape), ": ",
-                                                      status.message(),
-                                                      "; --enforce-eager goes without graphs"));
+      return absl::Status(status.code(),
+                          absl::StrCat("recording ", Describe(shape), ": ", status.message(),
+                                       "; --enforce-eager goes without graphs"));
     }
   }
   return absl::OkStatus();

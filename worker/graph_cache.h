@@ -1,7 +1,7 @@
 // Recorded decode steps, one per shape: upload, draft, forward, verification, feeding of the draft
 // head and the copy back are one launch. Every shape is recorded before the worker registers, and
-// what cannot be recorded ends the start. Owns the recordings, borrows the model. Thread: the device
-// thread.
+// what cannot be recorded ends the start. Owns the recordings, borrows the model. Thread: the
+// device thread.
 #pragma once
 
 #include <cstdint>

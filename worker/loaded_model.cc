@@ -36,8 +36,8 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
   }
   arena_ = options.device == nullptr ? std::make_unique<Arena>()
                                      : std::make_unique<Arena>(options.device);
-  SKEIN_ASSIGN_OR_RETURN(weights_, ModelWeights::Load(options.model_dir, spec_, *arena_,
-                                                      options.make_tensor));
+  SKEIN_ASSIGN_OR_RETURN(
+      weights_, ModelWeights::Load(options.model_dir, spec_, *arena_, options.make_tensor));
   kernels_ = std::make_unique<KernelSet>(registry, manifest, arena_->device().stream());
   cache_ = std::make_unique<KvCache>(spec_, options.numerics, options.block_tokens,
                                      options.num_blocks, *arena_);

@@ -48,7 +48,7 @@ class LoadedModel {
   const ModelWeights& weights() const { return *weights_; }
   Model& model() { return *model_; }
   BatchInput& input() { return *input_; }
-  DSparkHead* draft() { return draft_.get(); }  // null without draft head
+  DSparkHead* draft() { return draft_.get(); }    // null without draft head
   GraphCache* graphs() { return graphs_.get(); }  // null: every step is queued call by call
   kernels::Device& device() { return arena_->device(); }
   uint64_t arena_bytes() const { return arena_->total_bytes(); }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -82,8 +82,7 @@ absl::Status PlanDrafts(const protocol::Config& config, const ModelSpec& spec,
       speculation.num_speculative_tokens == 0) {
     return absl::OkStatus();
   }
-  options.tap_side =
-      speculation.tap_side == "leaving" ? TapSide::kLeaving : TapSide::kEntering;
+  options.tap_side = speculation.tap_side == "leaving" ? TapSide::kLeaving : TapSide::kEntering;
   const int64_t rows = config.scheduler.max_num_batched_tokens;
   options.limits.max_drafts = spec.dspark.block;
   options.max_draft_requests =
@@ -188,8 +187,9 @@ absl::StatusOr<kernels::KernelManifest> PlanManifest(const protocol::Config& con
     if (std::find(backends.begin(), backends.end(), name) != backends.end()) {
       return absl::OkStatus();
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        key, ": no backend \"", name, "\" for this device; it has ", absl::StrJoin(backends, ", ")));
+    return absl::InvalidArgumentError(absl::StrCat(key, ": no backend \"", name,
+                                                   "\" for this device; it has ",
+                                                   absl::StrJoin(backends, ", ")));
   };
   SKEIN_RETURN_IF_ERROR(check("worker.backend", config.worker.backend));
   std::vector<std::pair<std::string, std::string>> overrides;

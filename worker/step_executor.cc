@@ -125,7 +125,8 @@ protocol::RowSummary Summarise(const OutputHead& head, int sample, int samples,
   return row;
 }
 
-// What a step left on the host: drafts of each sequence, and where its rows begin among the samples.
+// What a step left on the host: drafts of each sequence, and where its rows begin among the
+// samples.
 struct StepOutcome {
   std::vector<SequenceDrafts> drafts;
   std::vector<int> first_sample;

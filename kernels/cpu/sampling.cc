@@ -204,8 +204,8 @@ struct PlaceDraftsKernel : WithoutWorkspace<PlaceDrafts> {
 }  // namespace
 
 absl::Status RegisterSampling(KernelRegistry& registry, CpuIsa isa) {
-  if (absl::Status status = RegisterFor<PlaceDrafts, PlaceDraftsKernel>(
-          registry, isa, DeterminismClass::kBitwise);
+  if (absl::Status status =
+          RegisterFor<PlaceDrafts, PlaceDraftsKernel>(registry, isa, DeterminismClass::kBitwise);
       !status.ok()) {
     return status;
   }

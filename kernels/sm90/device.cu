@@ -1,5 +1,5 @@
-// The Hopper GPU as a Device: one stream, one context, graphs recorded from it. Every call makes the
-// GPU current for its thread, so kernels launched after one of them reach it.
+// The Hopper GPU as a Device: one stream, one context, graphs recorded from it. Every call makes
+// the GPU current for its thread, so kernels launched after one of them reach it.
 #include <set>
 
 #include <cuda_runtime.h>

@@ -27,8 +27,8 @@ struct Sm90Stream {
 // Registers every operator of this backend as "sm90". Does not need a device.
 absl::Status RegisterSm90Kernels(KernelRegistry& registry);
 
-// The GPU of that number as the driver counts. FailedPrecondition says why there is none to use, and
-// what to do: no driver, too old a driver, no such GPU, not a Hopper GPU.
+// The GPU of that number as the driver counts. FailedPrecondition says why there is none to use,
+// and what to do: no driver, too old a driver, no such GPU, not a Hopper GPU.
 absl::StatusOr<std::shared_ptr<Device>> OpenSm90Device(int ordinal);
 
 }  // namespace skein::kernels

@@ -335,7 +335,8 @@ struct SampleTokensOp {
                         dim3(static_cast<unsigned>(args.logits.dim(0))), kThreads, 0, stream,
                         args.logits.as<float>(), args.logits.step(0), problem.vocab,
                         args.params.as<SampleParams>(), args.record.as<uint8_t>(),
-                        args.record.step(0), args.chosen.absent() ? nullptr : args.chosen.as<int32_t>(), top);
+                        args.record.step(0),
+                        args.chosen.absent() ? nullptr : args.chosen.as<int32_t>(), top);
   }
 };
 

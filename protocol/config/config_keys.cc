@@ -118,8 +118,8 @@ constexpr ConfigKey kKeys[] = {
     {"worker.pin_threads", "pin-threads", &At<&Config::worker, &WorkerConfig::pin_threads>, 0, 1,
      "", "",
      "1: bind compute threads to processors that no other worker of the host has; 0: do not"},
-    {"worker.enforce_eager", "enforce-eager", &At<&Config::worker, &WorkerConfig::enforce_eager>,
-     0, 1, "", "",
+    {"worker.enforce_eager", "enforce-eager", &At<&Config::worker, &WorkerConfig::enforce_eager>, 0,
+     1, "", "",
      "1: a GPU's steps are queued kernel by kernel instead of as recorded graphs; slower, for a "
      "GPU or a driver that records none"},
     {"worker.kernels", "kernels", &At<&Config::worker, &WorkerConfig::kernels>, 0, 0, "", "",

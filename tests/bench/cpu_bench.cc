@@ -145,8 +145,7 @@ absl::StatusOr<std::unique_ptr<Bench>> Open(const Options& options, kernels::Cpu
   load.block_tokens = kBlockTokens;
   load.num_slots = slots;
   load.num_blocks = slots * (kMaxLength / kBlockTokens);
-  load.device =
-      std::make_shared<kernels::HostDevice>(kernels::DeviceStream{bench->pool.get()});
+  load.device = std::make_shared<kernels::HostDevice>(kernels::DeviceStream{bench->pool.get()});
   SKEIN_ASSIGN_OR_RETURN(
       bench->model,
       worker::LoadedModel::Load(bench->registry, kernels::KernelManifest::Uniform("cpu"), load));

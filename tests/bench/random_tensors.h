@@ -67,8 +67,8 @@ class RandomBytes {
   std::array<uint8_t, 65536> e4m3_, e2m1_;
 };
 
-// `text` with @ROWS@ replaced by the rows of two Engram tables: `columns` primes each, climbing from
-// `vocab`.
+// `text` with @ROWS@ replaced by the rows of two Engram tables: `columns` primes each, climbing
+// from `vocab`.
 std::string WithEngramRows(std::string_view text, int64_t vocab, int columns);
 
 }  // namespace skein::tests

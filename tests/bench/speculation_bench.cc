@@ -92,8 +92,7 @@ absl::StatusOr<std::unique_ptr<Setup>> Open(const Options& options) {
   load.block_tokens = static_cast<int>(kBlockTokens);
   load.num_slots = most;
   load.num_blocks = most * static_cast<int>(kMaxLength / kBlockTokens);
-  load.device =
-      std::make_shared<kernels::HostDevice>(kernels::DeviceStream{setup->pool.get()});
+  load.device = std::make_shared<kernels::HostDevice>(kernels::DeviceStream{setup->pool.get()});
   SKEIN_ASSIGN_OR_RETURN(
       setup->model,
       worker::LoadedModel::Load(setup->registry, kernels::KernelManifest::Uniform("cpu"), load));

@@ -1,7 +1,8 @@
-// step_bench: whole decode steps of V4.1-Flash cut to the layers that one H200 holds, recorded as the
-// worker records them, with random weights made on the device: one JSON line per case. What a step
-// must read at least is counted from its shapes and from the experts that a step of this size chose.
-// Caches hold zeros. Owns the model. Thread: main's. Must never: print a time of a failed step.
+// step_bench: whole decode steps of V4.1-Flash cut to the layers that one H200 holds, recorded as
+// the worker records them, with random weights made on the device: one JSON line per case. What a
+// step must read at least is counted from its shapes and from the experts that a step of this size
+// chose. Caches hold zeros. Owns the model. Thread: main's. Must never: print a time of a failed
+// step.
 //   step_bench [--reps N] [--commit HASH] [--batches 1,16,64,256] [--contexts 1024,8192]
 //              [--depths 0,5]
 #include <algorithm>
@@ -304,22 +305,21 @@ class StepBench {
     const double bytes = BytesOf(batch, context, touched);
     const double bound_ms = bytes / bandwidth_ * 1e3;
     using bench::JsonNumber;
-    bench::PrintCase(
-        options_.run, absl::StrCat("b", batch, "_ctx", context, "_q", 1 + depth),
-        {{"model", bench::JsonText("v4.1-17L")},
-         {"gpu", bench::JsonText(device_->properties().name)},
-         {"B", JsonNumber(batch)},
-         {"ctx", JsonNumber(context)},
-         {"q", JsonNumber(1 + depth)},
-         {"step_ms", JsonNumber(step_ms)},
-         {"step_and_wait_ms_p50", JsonNumber(bench::Percentile(single, 50))},
-         {"q_cost", JsonNumber(step_ms / first)},
-         {"copy_tbs", JsonNumber(bandwidth_ * 1e-12)},
-         {"touched", JsonNumber(touched)},
-         {"lb_ms", JsonNumber(bound_ms)},
-         {"pct_lb", JsonNumber(100 * bound_ms / step_ms)},
-         {"graph", "true"}},
-        true);
+    bench::PrintCase(options_.run, absl::StrCat("b", batch, "_ctx", context, "_q", 1 + depth),
+                     {{"model", bench::JsonText("v4.1-17L")},
+                      {"gpu", bench::JsonText(device_->properties().name)},
+                      {"B", JsonNumber(batch)},
+                      {"ctx", JsonNumber(context)},
+                      {"q", JsonNumber(1 + depth)},
+                      {"step_ms", JsonNumber(step_ms)},
+                      {"step_and_wait_ms_p50", JsonNumber(bench::Percentile(single, 50))},
+                      {"q_cost", JsonNumber(step_ms / first)},
+                      {"copy_tbs", JsonNumber(bandwidth_ * 1e-12)},
+                      {"touched", JsonNumber(touched)},
+                      {"lb_ms", JsonNumber(bound_ms)},
+                      {"pct_lb", JsonNumber(100 * bound_ms / step_ms)},
+                      {"graph", "true"}},
+                     true);
     return absl::OkStatus();
   }
 

@@ -1,6 +1,6 @@
-// config.json of V4.1-Flash cut to the layers 0-5, 14 and 20-29, which hold every kind of layer: what
-// one GPU of 141 GB holds with the draft stages. Engram tables have 2^17 rows per hash column instead
-// of 16 million. Owns nothing, any thread. Must never: hold a size that is not in the text.
+// config.json of V4.1-Flash cut to the layers 0-5, 14 and 20-29, which hold every kind of layer:
+// what one GPU of 141 GB holds with the draft stages. Engram tables have 2^17 rows per hash column
+// instead of 16 million. Owns nothing, any thread. Must never: hold a size that is not in the text.
 #pragma once
 
 #include <string_view>

@@ -87,9 +87,7 @@ std::map<std::string, double> ReadBaselines(const std::string& file) {
 class Conformance {
  public:
   explicit Conformance(const Options& options)
-      : options_(options),
-        pool_(options.threads),
-        baselines_(ReadBaselines(options.baselines)) {}
+      : options_(options), pool_(options.threads), baselines_(ReadBaselines(options.baselines)) {}
 
   // Opens what the backend runs on.
   absl::Status OpenDevice() {

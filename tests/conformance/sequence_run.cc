@@ -117,8 +117,8 @@ absl::StatusOr<std::unique_ptr<SequenceRun>> SequenceRun::Create(const RunSetup&
                                         : std::make_unique<worker::Arena>(setup.device);
   std::vector<int32_t> rows(static_cast<size_t>(setup.max_rows));
   std::iota(rows.begin(), rows.end(), 0);
-  out->all_rows_ = out->arena_->Constant<int32_t>(DType::kI32, {setup.max_rows},
-                                                  std::span<const int32_t>(rows));
+  out->all_rows_ =
+      out->arena_->Constant<int32_t>(DType::kI32, {setup.max_rows}, std::span<const int32_t>(rows));
   SKEIN_RETURN_IF_ERROR(out->arena_->status());
   return out;
 }
@@ -132,10 +132,9 @@ void SequenceRun::Restart() {
 TensorView SequenceRun::Read(const TensorView& view) {
   kernels::Device& device = loaded_->device();
   if (device.is_host() || view.size() == 0) return view;
-  const auto bytes = static_cast<size_t>((view.dim(0) - 1) * view.step(0)) *
-                         kernels::DTypeBytes(view.dtype) +
-                     static_cast<size_t>(view.size() / view.dim(0)) *
-                         kernels::DTypeBytes(view.dtype);
+  const auto bytes =
+      static_cast<size_t>((view.dim(0) - 1) * view.step(0)) * kernels::DTypeBytes(view.dtype) +
+      static_cast<size_t>(view.size() / view.dim(0)) * kernels::DTypeBytes(view.dtype);
   read_.resize(bytes);
   absl::Status status = device.CopyOut(read_.data(), view.data, bytes);
   if (status.ok()) status = device.Wait();

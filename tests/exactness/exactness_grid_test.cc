@@ -196,8 +196,7 @@ class GridModel {
                                                .num_blocks = 8 * kBatchMax,
                                                .num_slots = kBatchMax,
                                                .max_draft_requests = kBatchMax});
-    options.device =
-        std::make_shared<kernels::HostDevice>(kernels::DeviceStream{&threads_});
+    options.device = std::make_shared<kernels::HostDevice>(kernels::DeviceStream{&threads_});
     auto loaded =
         worker::LoadedModel::Load(registry_, kernels::KernelManifest::Uniform("cpu"), options);
     EXPECT_TRUE(loaded.ok()) << loaded.status();

@@ -126,8 +126,8 @@ Instance PlaceCall(const Rows& rows, int depth, int order) {
   });
   args.ids = call.InOut("ids", DType::kI32, {1 + depth}, Draw::kBell, Tolerance::kBits);
   if (order > 0) {
-    args.ngram = call.InOut("ngram", DType::kI32, {(1 + depth) * order}, Draw::kBell,
-                            Tolerance::kBits);
+    args.ngram =
+        call.InOut("ngram", DType::kI32, {(1 + depth) * order}, Draw::kBell, Tolerance::kBits);
     args.token_map = call.SharedBy(DType::kI32, {kPlacedVocab},
                                    [](int64_t i) { return static_cast<double>(i * 7 % 31); });
   }

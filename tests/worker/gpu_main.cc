@@ -1,5 +1,5 @@
-// The tests of exactness, speculation and recorded steps on the GPU of this machine. Without one the
-// program says so and skips. --eager: steps are queued call by call unless a test records them.
+// The tests of exactness, speculation and recorded steps on the GPU of this machine. Without one
+// the program says so and skips. --eager: steps are queued call by call unless a test records them.
 #include <cstdio>
 #include <string_view>
 

@@ -3,10 +3,10 @@
 // Must never: depend on anything but its arguments.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <memory>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "kernels/cpu/register.h"
 #include "kernels/cpu/thread_pool.h"
@@ -36,6 +36,7 @@ struct TinySetup {
   int max_draft_requests = 0;
   worker::TapSide tap_side = worker::TapSide::kEntering;
   bool record_steps = BackendOfTests().record_steps;
+  std::shared_ptr<kernels::Device> device;  // null: that of the program's backend
 };
 
 inline worker::LoadOptions TinyOptions(const TinySetup& setup) {
@@ -62,7 +63,7 @@ class TinyModel {
     EXPECT_TRUE(kernels::RegisterCpuKernels(registry_, kernels::CpuIsa::kAuto).ok());
     EXPECT_TRUE(worker::RegisterGpuKernels(registry_).ok());
     worker::LoadOptions options = TinyOptions(setup);
-    options.device = backend.device;
+    options.device = setup.device != nullptr ? setup.device : backend.device;
     if (options.device == nullptr) {
       options.device = std::make_shared<kernels::HostDevice>(kernels::DeviceStream{&threads_});
     }

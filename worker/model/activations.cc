@@ -65,8 +65,8 @@ kernels::TensorView Arena::Copy(const kernels::TensorView& host) {
 
 Staging::Staging(Arena& arena, size_t bytes) : device_(&arena.device()), bytes_(bytes) {
   device_side_ = static_cast<std::byte*>(arena.Bytes(bytes));
-  host_side_ = arena.device().is_host() ? device_side_
-                                        : static_cast<std::byte*>(arena.HostBytes(bytes));
+  host_side_ =
+      arena.device().is_host() ? device_side_ : static_cast<std::byte*>(arena.HostBytes(bytes));
 }
 
 kernels::TensorView Staging::Next(kernels::DType dtype, std::initializer_list<int64_t> shape) {

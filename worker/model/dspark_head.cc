@@ -238,10 +238,9 @@ void DSparkHead::Fill(std::span<const DraftRequest> requests, int capacity) {
 
 ModelBatch DSparkHead::BatchOnDevice() const {
   ModelBatch batch = in_.batch;
-  for (TensorView* view :
-       {&batch.rows.position, &batch.rows.sequence, &batch.rows.first_row,
-        &batch.rows.first_position, &batch.rows.slot, &batch.rows.block_table, &batch.ids,
-        &batch.window_begin, &batch.window_end, &batch.rope_plain}) {
+  for (TensorView* view : {&batch.rows.position, &batch.rows.sequence, &batch.rows.first_row,
+                           &batch.rows.first_position, &batch.rows.slot, &batch.rows.block_table,
+                           &batch.ids, &batch.window_begin, &batch.window_end, &batch.rope_plain}) {
     *view = input_.OnDevice(*view);
   }
   return batch;
@@ -271,8 +270,7 @@ absl::Status DSparkHead::RunStages() {
 absl::Status DSparkHead::DraftStep(int step, int requests) {
   const TensorView markov = Rows(markov_, requests);
   const TensorView logits = BlockRow(logits_, requests, block_, step);
-  const TensorView confidence =
-      BlockRow(output_.OnDevice(out_.confidence), requests, block_, step);
+  const TensorView confidence = BlockRow(output_.OnDevice(out_.confidence), requests, block_, step);
   const TensorView previous = Rows(previous_, requests);
   const LinearInput markov_in{.x = markov, .codes = {}, .scale = {}};
   const LinearInput hidden_in{.x = BlockRow(y_, requests, block_, step), .codes = {}, .scale = {}};

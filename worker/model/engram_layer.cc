@@ -22,7 +22,8 @@ EngramLayer::EngramLayer(const EngramWeights& weights, int index, const ModelSpe
     sum += prime;
   }
   using Values = std::span<const int64_t>;
-  multiplier_ = arena.Constant<int64_t>(DType::kI64, {engram.ngram}, Values(engram.multipliers[at]));
+  multiplier_ =
+      arena.Constant<int64_t>(DType::kI64, {engram.ngram}, Values(engram.multipliers[at]));
   prime_ = arena.Constant<int64_t>(DType::kI64, {engram.columns()}, Values(engram.primes[at]));
   offset_ = arena.Constant<int64_t>(DType::kI64, {engram.columns()}, Values(offsets));
   rows_ = arena.Allocate(DType::kI32, {max_rows, engram.columns()});

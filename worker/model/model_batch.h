@@ -24,8 +24,8 @@ struct CompletedGroups {
 };
 
 // A step in which every sequence has one decided token and up to `depth` drafts: sequence i has the
-// rows i * (1 + depth) and following, of which those without a token are padding, as are the rows of
-// sequences that the step does not have. So everything has its place before anything is drafted.
+// rows i * (1 + depth) and following, of which those without a token are padding, as are the rows
+// of sequences that the step does not have. So everything has its place before anything is drafted.
 struct DecodeShape {
   int sequences = 0;
   int depth = 0;

@@ -40,8 +40,7 @@ OutputHead::OutputHead(const ModelWeights& weights, const ModelSpec& spec, const
 OutputHead::Results OutputHead::Layout(int samples, Staging& staging) const {
   staging.Restart();
   Results results;
-  results.record =
-      staging.Next(DType::kU8, {samples, int64_t{sizeof(kernels::SampleRecord)}});
+  results.record = staging.Next(DType::kU8, {samples, int64_t{sizeof(kernels::SampleRecord)}});
   results.top_id = staging.Next(DType::kI32, {samples, max_top_});
   results.top_logprob = staging.Next(DType::kF32, {samples, max_top_});
   for (size_t i = 0; i < results.verified.size(); ++i) {

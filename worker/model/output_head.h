@@ -1,6 +1,6 @@
 // From the streams to logits and chosen tokens: collapse, final norm, vocabulary product, sampling.
-// Only the rows that are sampled are computed. What the host reads of a step lies in one block, which
-// Fetch copies back. Thread: the device thread.
+// Only the rows that are sampled are computed. What the host reads of a step lies in one block,
+// which Fetch copies back. Thread: the device thread.
 #pragma once
 
 #include <array>
@@ -28,7 +28,8 @@ class OutputHead {
   // Logits of rows `sample_row` [S] i32 of stream [T, hc, D] and pre [T, hc].
   absl::Status Logits(const kernels::TensorView& stream, const kernels::TensorView& pre,
                       const kernels::TensorView& sample_row) const;
-  // Lays the results of `samples` rows out, as Sample does: for reading what a recorded Sample left.
+  // Lays the results of `samples` rows out, as Sample does: for reading what a recorded Sample
+  // left.
   void Expect(int samples) { fetched_ = Layout(samples, results_); }
   // Chooses a token per row of the last Logits. params [S, sizeof(SampleParams)] u8.
   absl::Status Sample(const kernels::TensorView& params);
@@ -56,9 +57,7 @@ class OutputHead {
   };
   Verified verified(int i) const;
   kernels::TensorView top_id(int samples) const { return Rows(fetched_.top_id, samples); }
-  kernels::TensorView top_logprob(int samples) const {
-    return Rows(fetched_.top_logprob, samples);
-  }
+  kernels::TensorView top_logprob(int samples) const { return Rows(fetched_.top_logprob, samples); }
 
  private:
   // What the host reads, on its side.

@@ -1,17 +1,19 @@
 // Recorded decode steps give what the same steps give call by call, bit for bit: tokens, logprobs,
 // drafts and their numbers, whatever the batch, the depths and the padding.
+#include "worker/graph_cache.h"
+
 #include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/worker/draft_stream.h"
-#include "worker/graph_cache.h"
+#include "tests/worker/split_device.h"
 
 namespace skein::tests {
 namespace {
 
-TinySetup Setup(bool record_steps) {
+TinySetup SetupOf(bool record_steps) {
   TinySetup setup;
   setup.max_rows = 640;
   setup.max_samples = kSlots * 6;
@@ -24,8 +26,8 @@ TinySetup Setup(bool record_steps) {
 }
 
 worker::LoadedModel& Model(bool record_steps) {
-  static TinyModel* queued = new TinyModel(Setup(false));
-  static TinyModel* recorded = new TinyModel(Setup(true));
+  static TinyModel* queued = new TinyModel(SetupOf(false));
+  static TinyModel* recorded = new TinyModel(SetupOf(true));
   return (record_steps ? recorded : queued)->model();
 }
 
@@ -94,6 +96,40 @@ TEST(RecordedStep, SummariesAreEqual) {
     for (size_t s = 0; s < streams.size(); ++s) {
       CommitStream(streams[s], queued.sequences[s].rows);
     }
+  }
+}
+
+// Whatever crosses between host and device does so by a copy that is queued.
+TEST(DeviceMemory, StepsOnADeviceOfItsOwnMemoryAreEqual) {
+  if (BackendOfTests().name != "cpu") GTEST_SKIP() << "the cpu backend's kernels alone run there";
+  for (const bool record_steps : {false, true}) {
+    TinySetup setup = SetupOf(record_steps);
+    setup.device = std::make_shared<SplitDevice>(size_t{1} << 30);
+    TinyModel split(setup);
+    ASSERT_TRUE(split.ok());
+    for (const VerificationMode mode : {VerificationMode::kGreedy, VerificationMode::kRejection}) {
+      const float temperature = mode == VerificationMode::kGreedy ? 0.0F : 0.9F;
+      std::vector<Stream> there = MixedStreams(4, mode, temperature);
+      std::vector<Stream> here = there;
+      RunStreams(split.model(), there);
+      RunStreams(Model(record_steps), here);
+      for (uint32_t slot = 0; slot < kSlots; ++slot) {
+        EXPECT_EQ(there[slot].output, here[slot].output) << slot << " recorded " << record_steps;
+      }
+    }
+  }
+}
+
+TEST(DeviceMemory, WhatDoesNotFitIsRefused) {
+  kernels::KernelRegistry registry;
+  ASSERT_TRUE(kernels::RegisterCpuKernels(registry, kernels::CpuIsa::kAuto).ok());
+  for (const size_t bytes : {size_t{1} << 20, size_t{24} << 20, size_t{60} << 20}) {
+    worker::LoadOptions options = TinyOptions(SetupOf(true));
+    options.device = std::make_shared<SplitDevice>(bytes);
+    const auto model =
+        worker::LoadedModel::Load(registry, kernels::KernelManifest::Uniform("cpu"), options);
+    ASSERT_EQ(model.status().code(), absl::StatusCode::kResourceExhausted) << bytes;
+    EXPECT_EQ(model.status().message(), "the split device is full");
   }
 }
 

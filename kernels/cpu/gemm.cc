@@ -195,7 +195,7 @@ struct LinearKernel {
     const int64_t rows = args.x.dim(0);
     if (rows == 0) return absl::OkStatus();
     Scratch scratch(workspace);
-    const bool direct = rows <= MostDirectRows(problem.k);
+    const bool direct = rows <= MostDirectRows(problem.k, problem.format);
     const ProductRows x =
         TakeRows<isa>(scratch, rows, problem.k, args.x.dtype, problem.format, direct);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
@@ -287,7 +287,7 @@ struct ExpertLinearKernel {
     const int32_t* offsets = args.expert_offset.as<int32_t>();
     bool direct = true;
     for (int e = 0; e < problem.num_experts; ++e) {
-      direct = direct && offsets[e + 1] - offsets[e] <= MostDirectRows(problem.k);
+      direct = direct && offsets[e + 1] - offsets[e] <= MostDirectRows(problem.k, problem.format);
     }
     const ProductRows x =
         TakeRows<isa>(scratch, x_rows, problem.k, args.x.dtype, problem.format, direct);
@@ -295,9 +295,8 @@ struct ExpertLinearKernel {
     if (absl::Status status = scratch.Check(ExpertLinear::kId); !status.ok()) return status;
     if (x_rows == 0) return absl::OkStatus();
     DecodeRows<isa>(args.x, args.x_scale, x_rows, problem.k, problem.format, direct, x, 0, stream);
-    const int64_t columns =
-        TaskColumns(problem.k, problem.n * std::min<int64_t>(x_rows, problem.num_experts),
-                    NumThreads(stream));
+    const int64_t columns = TaskColumns(
+        problem.k, problem.n * std::min<int64_t>(x_rows, problem.num_experts), NumThreads(stream));
     const int64_t per_expert = CeilDiv(problem.n, columns);
     const int64_t work = int64_t{offsets[problem.num_experts]} * problem.n * problem.k;
     ForEachTask(stream, problem.num_experts * per_expert, work, [&](int64_t task, int thread) {

@@ -11,9 +11,10 @@ namespace skein::kernels::cpu {
 namespace {
 
 // A thread without work looks at the gate this often between two yields, and blocks after so many
-// yields: some hundreds of microseconds, longer than any serial stretch of a step.
-constexpr int kLooks = 64;
-constexpr int kYields = 200;
+// yields: some hundreds of microseconds, longer than any serial stretch of a step. The first looks
+// last longer than most stretches, since a yield may hand the processor to somebody else.
+constexpr int kLooks = 512;
+constexpr int kYields = 25;
 
 void Pause() {
 #if defined(__x86_64__)

@@ -31,7 +31,7 @@ inline constexpr int64_t kPrefetchAhead = 4096;
 inline constexpr int64_t kShortAhead = 1024;
 
 // Rows of x that share decoded weights at most: their sums fill the registers.
-inline constexpr int kMaxTile = 8;
+inline constexpr int kMaxTile = static_cast<int>(kTileRows);
 
 // Whether products on lanes L may use codes.
 template <typename L>

@@ -32,6 +32,7 @@ inline constexpr int64_t kShortRow = 512;
 // Most rows of floats that need no panel where rows are short: each weight is decoded once for
 // eight.
 inline constexpr int64_t kMostShortRows = 32;
+inline constexpr int64_t kTileRows = 8;
 constexpr int64_t MostDirectRows(int64_t k, WeightFormat format) {
   return k <= kShortRow && format != WeightFormat::kE2m1Row32 ? kShortDirectRows : kDirectRows;
 }

@@ -43,11 +43,15 @@ struct SparseAttentionKernel {
   static int64_t Capacity(const Problem& problem) {
     return std::max(1, problem.window + problem.selected);
   }
+  // Scores and queries of the heads that a thread takes side by side.
+  static int64_t HeadFloats(const Problem& problem) {
+    return (RoundUpToUnit(Capacity(problem)) + problem.head_dim) * kHeadsTogether;
+  }
   static size_t WorkspaceBytes(const Problem& problem) {
     const int64_t capacity = Capacity(problem);
     return Scratch::Bytes<EntryRef>(capacity * kMaxThreads) +
            Scratch::Bytes<float>(capacity * problem.head_dim * kMaxThreads) +
-           Scratch::Bytes<float>((RoundUpToUnit(capacity) + problem.head_dim) * kMaxThreads);
+           Scratch::Bytes<float>(HeadFloats(problem) * kMaxThreads);
   }
 
   static absl::Status Run(const Problem& problem, const Args& args, Workspace workspace,
@@ -65,7 +69,7 @@ struct SparseAttentionKernel {
     }
     const int64_t threads = NumThreads(stream);
     const int64_t capacity = Capacity(problem);
-    const int64_t head_floats = RoundUpToUnit(capacity) + problem.head_dim;
+    const int64_t head_floats = HeadFloats(problem);
     Scratch scratch(workspace);
     EntryRef* refs = scratch.Take<EntryRef>(capacity * threads);
     float* entries = scratch.Take<float>(capacity * problem.head_dim * threads);
@@ -103,20 +107,28 @@ struct SparseAttentionKernel {
         reader.Load<isa>(ref.row, scratch.entries + j * dim);
       }
     });
-    ForEachTask(stream, problem.heads, problem.heads * count * dim * 2, [&](int64_t h, int thread) {
+    const int64_t some = std::min<int64_t>(kHeadsTogether, problem.heads);
+    const int64_t tasks = (problem.heads + some - 1) / some;
+    ForEachTask(stream, tasks, problem.heads * count * dim * 2, [&](int64_t task, int thread) {
       float* floats = head + head_floats * thread;
-      const uint16_t* q = reinterpret_cast<const uint16_t*>(args.q.row(t)) + h * args.q.step(1);
-      Lanes<isa>().widen(q, dim, floats);
-      HeadCall call;
+      HeadsCall call;
+      call.heads = std::min(some, problem.heads - task * some);
       call.q = floats;
+      call.sink = args.sink.as<float>() + task * some;
       call.entries = scratch.entries;
       call.count = count;
       call.dim = dim;
       call.scale = args.scale;
-      call.sink = args.sink.as<float>()[h];
-      call.score = floats + dim;
-      call.out = reinterpret_cast<uint16_t*>(args.out.row(t)) + h * args.out.step(1);
-      Lanes<isa>().attention_head(call);
+      call.score = floats + kHeadsTogether * dim;
+      call.score_step = RoundUpToUnit(Capacity(problem));
+      call.out = reinterpret_cast<uint16_t*>(args.out.row(t)) + task * some * args.out.step(1);
+      call.out_step = args.out.step(1);
+      for (int64_t i = 0; i < call.heads; ++i) {
+        const int64_t h = task * some + i;
+        const uint16_t* q = reinterpret_cast<const uint16_t*>(args.q.row(t)) + h * args.q.step(1);
+        Lanes<isa>().widen(q, dim, floats + i * dim);
+      }
+      Lanes<isa>().attention_heads(call);
     });
   }
 

@@ -169,6 +169,42 @@ void RunColumns(const GemmCall& call, int64_t task, int64_t columns, int64_t n, 
   Lanes<isa>().gemm(call, begin, std::min(n, begin + columns), panel);
 }
 
+// Largest weight of which every thread reads all, in values.
+constexpr int64_t kSharedWeight = 1 << 17;
+
+// Rows of a task where threads share rows and not columns, 0 where they do not: with short rows and
+// a tile of them for each thread that costs nothing more, and rows stay in the caches where the
+// calls before left them.
+int64_t TaskRows(int64_t rows, int64_t n, int64_t k, WeightFormat format, int64_t threads) {
+  const int64_t some = CeilDiv(rows, threads);
+  const bool whole = k <= kShortRow && format != WeightFormat::kE2m1Row32 && n * k <= kSharedWeight;
+  return whole && threads > 1 && some >= kTileRows && some <= kMostShortRows ? some : 0;
+}
+
+// Where rows of a product come from, and where they are decoded to.
+struct RowSource {
+  const TensorView& x;
+  const TensorView& scale;
+  const ProductRows& decoded;
+};
+struct RowRange {
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
+// Decodes some rows of x, as far as the call has them, and runs all of [0, n) on them.
+template <CpuIsa isa>
+void RunRows(const RowSource& from, GemmCall call, RowRange range, int64_t n, float* panel) {
+  call.rows = std::min(range.count, call.rows - range.begin);
+  for (int64_t row = range.begin; row < range.begin + call.rows; ++row) {
+    DecodeFloats<isa>(from.x, from.scale, row, call.k, call.format,
+                      from.decoded.floats + (call.x_first + row) * from.decoded.padded);
+  }
+  call.x_first += range.begin;
+  call.y += range.begin * call.y_step;
+  Lanes<isa>().gemm(call, 0, n, panel);
+}
+
 int64_t PanelFloats(int64_t k) { return kPanelRows * RoundUpToUnit(k); }
 
 size_t GemmBytes(int64_t x_rows, int64_t k) {
@@ -195,12 +231,15 @@ struct LinearKernel {
     const int64_t rows = args.x.dim(0);
     if (rows == 0) return absl::OkStatus();
     Scratch scratch(workspace);
-    const bool direct = rows <= MostDirectRows(problem.k);
+    const bool direct = rows <= MostDirectRows(problem.k, problem.format);
     const ProductRows x =
         TakeRows<isa>(scratch, rows, problem.k, args.x.dtype, problem.format, direct);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(Linear::kId); !status.ok()) return status;
-    DecodeRows<isa>(args.x, args.x_scale, rows, problem.k, problem.format, direct, x, 0, stream);
+    const int64_t some = TaskRows(rows, problem.n, problem.k, problem.format, NumThreads(stream));
+    if (some == 0) {
+      DecodeRows<isa>(args.x, args.x_scale, rows, problem.k, problem.format, direct, x, 0, stream);
+    }
     GemmCall call;
     SetRows(x, problem.k, call);
     call.rows = rows;
@@ -208,6 +247,13 @@ struct LinearKernel {
     SetOutput(args.y, call);
     call.accumulate = problem.accumulate;
     const int64_t n = problem.n;
+    if (some > 0) {
+      ForEachTask(stream, CeilDiv(rows, some), rows * n * problem.k, [&](int64_t task, int thread) {
+        RunRows<isa>({args.x, args.x_scale, x}, call, {task * some, some}, n,
+                     panel + PanelFloats(problem.k) * thread);
+      });
+      return absl::OkStatus();
+    }
     const int64_t columns = TaskColumns(problem.k, n, NumThreads(stream));
     ForEachTask(stream, CeilDiv(n, columns), rows * n * problem.k, [&](int64_t task, int thread) {
       RunColumns<isa>(call, task, columns, n, panel + PanelFloats(problem.k) * thread);
@@ -240,29 +286,46 @@ struct GroupedLinearKernel {
                                         problem.format, true);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
     if (absl::Status status = scratch.Check(GroupedLinear::kId); !status.ok()) return status;
+    const auto call_of = [&](int64_t g) {
+      GemmCall call;
+      SetRows(x, problem.k, call);
+      call.x_first = g * rows;
+      call.rows = rows;
+      SetWeight(args.w, problem.format, problem.block, call);
+      SetOutput(args.y, call);
+      call.y += g * args.y.step(1) * static_cast<int64_t>(DTypeBytes(args.y.dtype));
+      call.first_row = g * problem.n;
+      return call;
+    };
+    const int64_t work = rows * problem.groups * problem.n * problem.k;
+    const int64_t some =
+        TaskRows(rows, problem.n * problem.groups, problem.k, problem.format, NumThreads(stream));
+    if (some > 0) {
+      ForEachTask(stream, CeilDiv(rows, some), work, [&](int64_t task, int thread) {
+        for (int64_t g = 0; g < problem.groups; ++g) {
+          RunRows<isa>({GroupOf(args.x, g), {}, x}, call_of(g), {task * some, some}, problem.n,
+                       panel + PanelFloats(problem.k) * thread);
+        }
+      });
+      return absl::OkStatus();
+    }
     for (int64_t g = 0; g < problem.groups; ++g) {
-      TensorView group = args.x;
-      group.data = static_cast<std::byte*>(args.x.data) +
-                   static_cast<size_t>(g * args.x.step(1)) * DTypeBytes(args.x.dtype);
-      DecodeRows<isa>(group, {}, rows, problem.k, problem.format, true, x, g * rows, stream);
+      DecodeRows<isa>(GroupOf(args.x, g), {}, rows, problem.k, problem.format, true, x, g * rows,
+                      stream);
     }
     const int64_t columns = TaskColumns(problem.k, problem.n * problem.groups, NumThreads(stream));
     const int64_t tasks_per_group = CeilDiv(problem.n, columns);
-    ForEachTask(stream, problem.groups * tasks_per_group,
-                rows * problem.groups * problem.n * problem.k, [&](int64_t task, int thread) {
-                  const int64_t g = task / tasks_per_group;
-                  GemmCall call;
-                  SetRows(x, problem.k, call);
-                  call.x_first = g * rows;
-                  call.rows = rows;
-                  SetWeight(args.w, problem.format, problem.block, call);
-                  SetOutput(args.y, call);
-                  call.y += g * args.y.step(1) * static_cast<int64_t>(DTypeBytes(args.y.dtype));
-                  call.first_row = g * problem.n;
-                  RunColumns<isa>(call, task % tasks_per_group, columns, problem.n,
-                                  panel + PanelFloats(problem.k) * thread);
-                });
+    ForEachTask(stream, problem.groups * tasks_per_group, work, [&](int64_t task, int thread) {
+      RunColumns<isa>(call_of(task / tasks_per_group), task % tasks_per_group, columns, problem.n,
+                      panel + PanelFloats(problem.k) * thread);
+    });
     return absl::OkStatus();
+  }
+  static TensorView GroupOf(const TensorView& x, int64_t g) {
+    TensorView group = x;
+    group.data =
+        static_cast<std::byte*>(x.data) + static_cast<size_t>(g * x.step(1)) * DTypeBytes(x.dtype);
+    return group;
   }
 };
 
@@ -287,7 +350,7 @@ struct ExpertLinearKernel {
     const int32_t* offsets = args.expert_offset.as<int32_t>();
     bool direct = true;
     for (int e = 0; e < problem.num_experts; ++e) {
-      direct = direct && offsets[e + 1] - offsets[e] <= MostDirectRows(problem.k);
+      direct = direct && offsets[e + 1] - offsets[e] <= MostDirectRows(problem.k, problem.format);
     }
     const ProductRows x =
         TakeRows<isa>(scratch, x_rows, problem.k, args.x.dtype, problem.format, direct);
@@ -295,9 +358,8 @@ struct ExpertLinearKernel {
     if (absl::Status status = scratch.Check(ExpertLinear::kId); !status.ok()) return status;
     if (x_rows == 0) return absl::OkStatus();
     DecodeRows<isa>(args.x, args.x_scale, x_rows, problem.k, problem.format, direct, x, 0, stream);
-    const int64_t columns =
-        TaskColumns(problem.k, problem.n * std::min<int64_t>(x_rows, problem.num_experts),
-                    NumThreads(stream));
+    const int64_t columns = TaskColumns(
+        problem.k, problem.n * std::min<int64_t>(x_rows, problem.num_experts), NumThreads(stream));
     const int64_t per_expert = CeilDiv(problem.n, columns);
     const int64_t work = int64_t{offsets[problem.num_experts]} * problem.n * problem.k;
     ForEachTask(stream, problem.num_experts * per_expert, work, [&](int64_t task, int thread) {

@@ -27,8 +27,11 @@ inline constexpr uint8_t kE4m3Magnitude = 0x7F;
 // page ends, and files are mapped in small pages.
 inline constexpr int64_t kPrefetchAhead = 4096;
 
+// The same where a whole matrix is a few pages and the next one lies elsewhere.
+inline constexpr int64_t kShortAhead = 1024;
+
 // Rows of x that share decoded weights at most: their sums fill the registers.
-inline constexpr int kMaxTile = 8;
+inline constexpr int kMaxTile = static_cast<int>(kTileRows);
 
 // Whether products on lanes L may use codes.
 template <typename L>
@@ -61,7 +64,8 @@ struct CodeDot<VectorLanes<isa>> {
 
   // Scale bytes of units [first, first + count), the first lowest; 127 behind them. In registers: a
   // load would wait for the bytes that were stored one by one.
-  static uint64_t ScaleBytes(const Row& row, int64_t first, int64_t count) {
+  [[gnu::always_inline]] static inline uint64_t ScaleBytes(const Row& row, int64_t first,
+                                                           int64_t count) {
     const uint8_t* scale = row.scale + first;
     uint64_t bytes = 0;
     if (row.shift != 0) [[unlikely]] {
@@ -84,13 +88,20 @@ struct CodeDot<VectorLanes<isa>> {
 
   // Factors of units [first, first + count) of `row`, kUnitBytes of codes each, k channels in all.
   template <int64_t kUnitBytes>
-  static __m256 WeightFactors(const Row& row, int64_t first, int64_t count, int64_t k) {
+  [[gnu::always_inline]] static inline __m256 WeightFactors(const Row& row, int64_t first,
+                                                            int64_t count, int64_t k) {
     const __m128i packed = _mm_cvtsi64_si128(static_cast<int64_t>(ScaleBytes(row, first, count)));
     const __m128i above = _mm_subs_epu8(_mm_sub_epi8(packed, _mm_set1_epi8(kLeastProductScale)),
                                         _mm_set1_epi8(kMostProductScale - kLeastProductScale));
     const __m256 factors = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(packed), 23));
     if (_mm_cvtsi128_si64(above) == 0) [[likely]]
       return factors;
+    return OddFactors<kUnitBytes>(row, first, count, k, factors);
+  }
+  // The same where some scale byte is none that a product takes.
+  template <int64_t kUnitBytes>
+  [[gnu::noinline]] static __m256 OddFactors(const Row& row, int64_t first, int64_t count,
+                                             int64_t k, __m256 factors) {
     float slow[kScales];
     _mm256_storeu_ps(slow, factors);
     for (int64_t i = 0; i < count; ++i) {
@@ -115,17 +126,23 @@ struct CodeDot<VectorLanes<isa>> {
     return tail;
   }
 
-  // Calls step(u, codes) for units [first, first + count) of a row, u from 0.
-  template <int64_t kUnitBytes, typename Step>
-  static void ForUnits(const Row& row, int64_t first, int64_t count, int64_t k, const Step& step) {
+  // Calls step(u, j, codes) for units [first, first + count) of each of kCols rows, u from 0.
+  template <int64_t kUnitBytes, int kCols, typename Step>
+  static void ForUnits(const Row* row, int64_t first, int64_t count, int64_t k, const Step& step) {
     if (count == kScales && (first + kScales) * kUnit <= k) [[likely]] {
+#pragma GCC unroll 4
+      for (int64_t u = 0; u < kScales; ++u) {
 #pragma GCC unroll 2
-      for (int64_t u = 0; u < kScales; ++u) step(u, row.codes + (first + u) * kUnitBytes);
+        for (int j = 0; j < kCols; ++j) step(u, j, row[j].codes + (first + u) * kUnitBytes);
+      }
       return;
     }
     for (int64_t u = 0; u < count; ++u) {
-      uint8_t tail[kUnitBytes];
-      step(u, UnitCodes<kUnitBytes>(row, first + u, k, tail));
+#pragma GCC unroll 2
+      for (int j = 0; j < kCols; ++j) {
+        uint8_t tail[kUnitBytes];
+        step(u, j, UnitCodes<kUnitBytes>(row[j], first + u, k, tail));
+      }
     }
   }
 
@@ -139,6 +156,12 @@ struct CodeDot<VectorLanes<isa>> {
   static int64_t BlockUnits(int64_t units) {
     return kRows <= 2 ? units : 128 / kRows / kScales * kScales;
   }
+  // Columns of e2m1 weights that are taken side by side: the sums of few rows would wait for each
+  // other.
+  template <int kRows>
+  static constexpr int Together() {
+    return kRows <= 2 ? 2 : 1;
+  }
   // How far ahead weights are asked for: at least the columns that are worked on together.
   template <int kRows>
   static int64_t Ahead(const GemmCall& call) {
@@ -146,14 +169,15 @@ struct CodeDot<VectorLanes<isa>> {
     return together > kPrefetchAhead ? together : kPrefetchAhead;
   }
 
-  // 32 e4m3 codes as floats 2^-100 too small: two codes at the tops of the halves of 32 bits, moved
-  // down to where f32 has exponent and fraction, 2^-120 too small; then multiplied out of the
-  // subnormal numbers, once, since products of these are slow.
+  // 32 e4m3 codes as floats: two codes at the tops of the halves of 32 bits, moved down to where
+  // f32 has exponent and fraction, 2^-120 too small. For several rows multiplied out of the
+  // subnormal numbers, once, since products of these are slow: then 2^-100 too small.
+  template <int kRows>
   static void DecodeE4m3(const uint8_t* codes, __m256* out) {
     const __m256i halves =
         _mm256_setr_epi8(-1, 0, -1, 8, -1, 1, -1, 9, -1, 2, -1, 10, -1, 3, -1, 11, -1, 4, -1, 12,
                          -1, 5, -1, 13, -1, 6, -1, 14, -1, 7, -1, 15);
-    const __m256 factor = _mm256_set1_ps(0x1p20f);
+    [[maybe_unused]] const __m256 factor = _mm256_set1_ps(0x1p20f);
 #pragma GCC unroll 2
     for (int64_t i = 0; i < 2; ++i) {
       const __m256i wide = _mm256_broadcastsi128_si256(
@@ -162,8 +186,12 @@ struct CodeDot<VectorLanes<isa>> {
                                             _mm256_set1_epi16(static_cast<int16_t>(0x87F0)));
       const __m256i odd =
           _mm256_and_si256(both, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000)));
-      out[2 * i] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)), factor);
-      out[2 * i + 1] = _mm256_mul_ps(_mm256_castsi256_ps(odd), factor);
+      out[2 * i] = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+      out[2 * i + 1] = _mm256_castsi256_ps(odd);
+      if constexpr (kRows > 1) {
+        out[2 * i] = _mm256_mul_ps(out[2 * i], factor);
+        out[2 * i + 1] = _mm256_mul_ps(out[2 * i + 1], factor);
+      }
     }
   }
 
@@ -188,16 +216,17 @@ struct CodeDot<VectorLanes<isa>> {
     alignas(32) float factors[kRows][kScales];
     for (int64_t first = begin; first < end; first += kScales) {
       const int64_t count = kScales < end - first ? kScales : end - first;
-      const __m256 weights = WeightFactors<kUnit>(w, first, count, call.k);
+      __m256 weights = WeightFactors<kUnit>(w, first, count, call.k);
+      if constexpr (kRows == 1) weights = _mm256_mul_ps(weights, _mm256_set1_ps(0x1p20f));
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         _mm256_store_ps(factors[i], _mm256_mul_ps(weights, _mm256_loadu_ps(factor[i] + first)));
       }
-      ForUnits<kUnit>(w, first, count, call.k, [&](int64_t u, const uint8_t* codes) {
+      ForUnits<kUnit, 1>(&w, first, count, call.k, [&](int64_t u, int, const uint8_t* codes) {
         __builtin_prefetch(w.codes + (first + u) * kUnit + ahead);
         seen.Add(codes);
         __m256 weight[kLanesPerUnit];
-        DecodeE4m3(codes, weight);
+        DecodeE4m3<kRows>(codes, weight);
 #pragma GCC unroll 8
         for (int i = 0; i < kRows; ++i) {
           const float* from = x[i] + (first + u) * kUnit;
@@ -227,7 +256,8 @@ struct CodeDot<VectorLanes<isa>> {
         _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))),
         tops);
     *even = _mm256_shuffle_epi8(table, _mm256_and_si256(wide, nibble));
-    *odd = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(wide, 4), nibble));
+    // The lower byte of a half has zeros where the table is looked up: entry 0 or nothing.
+    *odd = _mm256_shuffle_epi8(table, _mm256_srli_epi16(wide, 4));
   }
 
   // Exact sums of a unit's products with 32 parts, times 256.
@@ -237,35 +267,70 @@ struct CodeDot<VectorLanes<isa>> {
                             _mm256_madd_epi16(odd, _mm256_load_si256(part + 1)));
   }
 
-  // The same for rows of integers and an e2m1 weight row.
+  // UnitSum of unit u for each row.
   template <int kRows>
+  [[gnu::always_inline]] static inline void UnitSums(const uint8_t* codes,
+                                                     const int16_t* const* parts, int64_t u,
+                                                     __m256i* total) {
+    __m256i even, odd;
+    DecodeE2m1(codes, &even, &odd);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) total[i] = UnitSum(even, odd, parts[i] + u * 64);
+  }
+
+  // For rows with low parts in unit u: `total` and the low parts' sum in units of the latter; a
+  // whole number of weights' 256.
+  template <int kRows>
+  static void AddLow(const uint8_t* codes, const int16_t* const* parts,
+                     const uint8_t* const* has_low, int64_t u, __m256i* total) {
+    __m256i even, odd;
+    DecodeE2m1(codes, &even, &odd);
+    for (int i = 0; i < kRows; ++i) {
+      if (has_low[i][u] == 0) continue;
+      const __m256i low = UnitSum(even, odd, parts[i] + u * 64 + 32);
+      total[i] = _mm256_add_epi32(_mm256_srai_epi32(total[i], 5), _mm256_srai_epi32(low, 8));
+    }
+  }
+
+  // The same for rows of integers and kCols e2m1 weight rows from n on, which lie side by side so
+  // that their chains overlap; column j at sums + j * kRows.
+  template <int kRows, int kCols>
   static void AddE2m1(const GemmCall& call, int64_t first_row, int64_t n, int64_t begin,
                       int64_t end, L* sums) {
     const IntegerRows& x = *call.x_integers;
-    const Row w = E2m1At(call, n);
+    Row w[kCols];
+    __m256 sum[kCols][kRows];
+#pragma GCC unroll 2
+    for (int j = 0; j < kCols; ++j) {
+      w[j] = E2m1At(call, n + j);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) sum[j][i] = sums[j * kRows + i].lane();
+    }
     const int64_t ahead = Ahead<kRows>(call);
     const int16_t* parts[kRows];
     const float* factor[kRows];
     const uint8_t* has_low[kRows];
-    __m256 sum[kRows];
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
       const int64_t row = RowOfX(call, first_row + i);
       parts[i] = x.parts + row * x.units * 64;
       factor[i] = x.factor + row * x.factor_step;
       has_low[i] = x.has_low + row * x.factor_step;
-      sum[i] = sums[i].lane();
     }
-    alignas(32) float factors[kRows][kScales];
+    alignas(32) float factors[kCols][kRows][kScales];
     for (int64_t first = begin; first < end; first += kScales) {
       const int64_t count = kScales < end - first ? kScales : end - first;
-      // The group's codes fill two cache lines.
-      __builtin_prefetch(w.codes + first * 16 + ahead);
-      __builtin_prefetch(w.codes + first * 16 + ahead + 64);
-      const __m256 weights = WeightFactors<kUnit / 2>(w, first, count, call.k);
+#pragma GCC unroll 2
+      for (int j = 0; j < kCols; ++j) {
+        // The group's codes fill two cache lines.
+        __builtin_prefetch(w[j].codes + first * 16 + ahead);
+        __builtin_prefetch(w[j].codes + first * 16 + ahead + 64);
+        const __m256 weights = WeightFactors<kUnit / 2>(w[j], first, count, call.k);
 #pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) {
-        _mm256_store_ps(factors[i], _mm256_mul_ps(weights, _mm256_loadu_ps(factor[i] + first)));
+        for (int i = 0; i < kRows; ++i) {
+          _mm256_store_ps(factors[j][i],
+                          _mm256_mul_ps(weights, _mm256_loadu_ps(factor[i] + first)));
+        }
       }
       uint64_t low = 0;  // a byte per unit: whether any row has low parts there
 #pragma GCC unroll 8
@@ -274,23 +339,91 @@ struct CodeDot<VectorLanes<isa>> {
         std::memcpy(&some, has_low[i] + first, sizeof(some));
         low |= some;
       }
-      ForUnits<kUnit / 2>(w, first, count, call.k, [&](int64_t u, const uint8_t* codes) {
-        __m256i even, odd;
-        DecodeE2m1(codes, &even, &odd);
-        const bool any_low = (low >> (8 * u) & 1) != 0;
+      const auto add = [&](int64_t u, int j, const __m256i* total) {
 #pragma GCC unroll 8
         for (int i = 0; i < kRows; ++i) {
-          const int16_t* from = parts[i] + (first + u) * 64;
-          __m256i total = UnitSum(even, odd, from);
-          if (any_low && has_low[i][first + u] != 0) [[unlikely]] {
-            // The same in units of the low parts; a whole number of weights' 256.
-            total = _mm256_add_epi32(_mm256_srai_epi32(total, 5),
-                                     _mm256_srai_epi32(UnitSum(even, odd, from + 32), 8));
-          }
-          sum[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), _mm256_broadcast_ss(&factors[i][u]),
-                                   sum[i]);
+          sum[j][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[i]),
+                                      _mm256_broadcast_ss(&factors[j][i][u]), sum[j][i]);
         }
-      });
+      };
+      if (low == 0) [[likely]] {
+        ForUnits<kUnit / 2, kCols>(w, first, count, call.k,
+                                   [&](int64_t u, int j, const uint8_t* codes) {
+                                     __m256i total[kRows];
+                                     UnitSums<kRows>(codes, parts, first + u, total);
+                                     add(u, j, total);
+                                   });
+        continue;
+      }
+      ForUnits<kUnit / 2, kCols>(w, first, count, call.k,
+                                 [&](int64_t u, int j, const uint8_t* codes) {
+                                   __m256i total[kRows];
+                                   UnitSums<kRows>(codes, parts, first + u, total);
+                                   if ((low >> (8 * u) & 1) != 0)
+                                     AddLow<kRows>(codes, parts, has_low, first + u, total);
+                                   add(u, j, total);
+                                 });
+    }
+#pragma GCC unroll 2
+    for (int j = 0; j < kCols; ++j) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) sums[j * kRows + i] = L(sum[j][i]);
+    }
+  }
+
+  // Rows of x that a short tile works on: whole rows of up to kScales units, all of them full.
+  template <int kRows>
+  struct ShortRows {
+    ShortRows(const GemmCall& call, int64_t first_row) : units(call.k / kUnit) {
+      const IntegerRows& x = *call.x_integers;
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        const int64_t row = RowOfX(call, first_row + i);
+        parts[i] = x.parts + row * x.units * 64;
+        has_low[i] = x.has_low + row * x.factor_step;
+        factor[i] = x.factor + row * x.factor_step;
+        for (int64_t u = 0; u < units; ++u) any_low |= has_low[i][u] != 0;
+      }
+    }
+    int64_t units;
+    const int16_t* parts[kRows];
+    const uint8_t* has_low[kRows];
+    const float* factor[kRows];
+    bool any_low = false;
+  };
+
+  static bool IsShort(const GemmCall& call) {
+    return call.x_integers != nullptr && call.k <= kScales * kUnit && call.k % kUnit == 0;
+  }
+
+  // Lane sums of weight row n of e2m1 codes with the rows, as AddE2m1 has them from zero.
+  template <int kRows, bool kLow>
+  [[gnu::always_inline]] static inline void ShortColumn(const GemmCall& call,
+                                                        const ShortRows<kRows>& x, int64_t n,
+                                                        L* sums) {
+    const Row w = E2m1At(call, n);
+    for (int64_t line = 0; line < x.units * (kUnit / 2); line += 64) {
+      __builtin_prefetch(w.codes + line + kShortAhead);
+    }
+    alignas(32) float factors[kRows][kScales];
+    const __m256 weights = WeightFactors<kUnit / 2>(w, 0, x.units, call.k);
+    __m256 sum[kRows];
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      _mm256_store_ps(factors[i], _mm256_mul_ps(weights, _mm256_loadu_ps(x.factor[i])));
+      sum[i] = _mm256_setzero_ps();
+    }
+#pragma GCC unroll 2
+    for (int64_t u = 0; u < x.units; ++u) {
+      const uint8_t* codes = w.codes + u * (kUnit / 2);
+      __m256i total[kRows];
+      UnitSums<kRows>(codes, x.parts, u, total);
+      if constexpr (kLow) AddLow<kRows>(codes, x.parts, x.has_low, u, total);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        sum[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[i]), _mm256_broadcast_ss(&factors[i][u]),
+                                 sum[i]);
+      }
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) sums[i] = L(sum[i]);

@@ -38,6 +38,19 @@ struct E4m3Row {
       return OddScale(bytes, kUnitBytes, kE4m3Magnitude);
     return WeightScale(byte);
   }
+  // Decode with the scale of unit `unit`: in one multiplication where its factor is a float.
+  void DecodeScaled(int64_t unit, const uint8_t* bytes, L* out, CodeGuard<L>& guard) const {
+    constexpr int kMostFactor = 134;  // 2^7, and 2^120 in front of it
+    const int byte = scale[unit >> shift];
+    guard.Add(bytes);
+    if (byte >= kLeastProductScale && byte <= kMostFactor) [[likely]] {
+      const auto factor = static_cast<uint32_t>(byte + 120) << 23;
+      return L::DecodeE4m3Times(bytes, std::bit_cast<float>(factor), out);
+    }
+    L::DecodeE4m3Raw(bytes, out);
+    const L times = L::Set(Scale(unit, bytes));
+    for (int64_t q = 0; q < kLanesPerUnit; ++q) out[q] = out[q] * times;
+  }
   const uint8_t* codes = nullptr;
   const uint8_t* scale = nullptr;
   int shift = 0;
@@ -160,13 +173,42 @@ struct GemmBodies {
     static_assert(kPanelRows == 4);
     float sum[kPanelRows];
     L::Sums(lanes, sum);
-    if (call.y_is_bf16 && cols == kPanelRows &&
-        !(poison[0] || poison[1] || poison[2] || poison[3])) [[likely]] {
+    if (call.y_is_bf16 && cols == kPanelRows && !(poison[0] || poison[1] || poison[2] || poison[3]))
+        [[likely]] {
       return L::StoreBf16x4(sum, reinterpret_cast<uint16_t*>(call.y + row * call.y_step) + n);
     }
     for (int64_t j = 0; j < cols; ++j) {
       StoreOutput(call, row, n + j,
                   poison[j] ? std::bit_cast<float>(uint32_t{0x7FC00000}) : sum[j]);
+    }
+  }
+
+  // Outputs of kRows rows from `row` on, column n + j of row i from lanes_of(i, j).
+  template <int kRows, typename LanesOf>
+  static void StoreTile(const GemmCall& call, int64_t row, int64_t n, int64_t cols,
+                        const bool* poison, const LanesOf& lanes_of) {
+    static_assert(2 * kPanelRows == kLanes);
+    int i = 0;
+    if (call.y_is_bf16 && cols == kPanelRows && !(poison[0] || poison[1] || poison[2] || poison[3]))
+        [[likely]] {
+#pragma GCC unroll 4
+      for (; i + 2 <= kRows; i += 2) {
+        L lanes[kLanes];
+#pragma GCC unroll 8
+        for (int64_t j = 0; j < kLanes; ++j) {
+          lanes[j] = lanes_of(i + static_cast<int>(j / kPanelRows), j % kPanelRows);
+        }
+        uint16_t out[kLanes];
+        L::SumsOfEight(lanes).StoreBf16(out);
+        uint8_t* y = call.y + (row + i) * call.y_step + n * static_cast<int64_t>(sizeof(uint16_t));
+        std::memcpy(y, out, sizeof(out) / 2);
+        std::memcpy(y + call.y_step, out + kPanelRows, sizeof(out) / 2);
+      }
+    }
+    for (; i < kRows; ++i) {
+      L lanes[kPanelRows];
+      for (int64_t j = 0; j < kPanelRows; ++j) lanes[j] = lanes_of(i, j);
+      StoreSums(call, row + i, n, cols, lanes, poison);
     }
   }
 
@@ -263,20 +305,58 @@ struct GemmBodies {
     const int64_t block = Codes::template BlockUnits<kRows>(units);
     for (int64_t begin = 0; begin < units; begin += block) {
       const int64_t end = block < units - begin ? begin + block : units;
-      for (int64_t j = 0; j < cols; ++j) {
-        const int64_t w = call.first_row + n + j;
-        if (e4m3) {
-          Codes::template AddE4m3<kRows>(call, row, w, begin, end, sums[j], &guard[j]);
-        } else {
-          Codes::template AddE2m1<kRows>(call, row, w, begin, end, sums[j]);
+      const int64_t w = call.first_row + n;
+      int64_t j = 0;
+      if (e4m3) {
+        for (; j < cols; ++j) {
+          Codes::template AddE4m3<kRows>(call, row, w + j, begin, end, sums[j], &guard[j]);
+        }
+      } else {
+        constexpr int kCols = Codes::template Together<kRows>();
+        for (; j + kCols <= cols; j += kCols) {
+          Codes::template AddE2m1<kRows, kCols>(call, row, w + j, begin, end, sums[j]);
+        }
+        for (; j < cols; ++j) {
+          Codes::template AddE2m1<kRows, 1>(call, row, w + j, begin, end, sums[j]);
         }
       }
     }
     for (int64_t j = 0; j < kPanelRows; ++j) poison[j] = guard[j].HasNan();
-    for (int i = 0; i < kRows; ++i) {
-      L lanes[kPanelRows];
-      for (int64_t j = 0; j < kPanelRows; ++j) lanes[j] = sums[j][i];
-      StoreSums(call, row + i, n, cols, lanes, poison);
+    StoreTile<kRows>(call, row, n, cols, poison, [&](int i, int64_t j) { return sums[j][i]; });
+  }
+
+  // kRows rows from `row` against columns [n_begin, n_end) of short e2m1 rows.
+  template <int kRows>
+  static void ShortTile(const GemmCall& call, int64_t row, int64_t n_begin, int64_t n_end) {
+    using Codes = CodeDot<L>;
+    const typename Codes::template ShortRows<kRows> x(call, row);
+    static constexpr bool kNoPoison[kPanelRows] = {};
+    L sums[kPanelRows][kRows];
+    for (int64_t n = n_begin; n < n_end; n += kPanelRows) {
+      const int64_t cols = kPanelRows < n_end - n ? kPanelRows : n_end - n;
+      for (int64_t j = 0; j < cols; ++j) {
+        const int64_t w = call.first_row + n + j;
+        if (x.any_low) {
+          Codes::template ShortColumn<kRows, true>(call, x, w, sums[j]);
+        } else {
+          Codes::template ShortColumn<kRows, false>(call, x, w, sums[j]);
+        }
+      }
+      StoreTile<kRows>(call, row, n, cols, kNoPoison, [&](int i, int64_t j) { return sums[j][i]; });
+    }
+  }
+
+  // All rows, kMaxShortTile at a time, against columns [n_begin, n_end) of short e2m1 rows.
+  static constexpr int64_t kMaxShortTile = 4;
+  static void ShortColumns(const GemmCall& call, int64_t n_begin, int64_t n_end) {
+    using Run = void (*)(const GemmCall&, int64_t, int64_t, int64_t);
+    static constexpr Run kRun[kMaxShortTile] = {&ShortTile<1>, &ShortTile<2>, &ShortTile<3>,
+                                                &ShortTile<4>};
+    const int64_t tiles = (call.rows + kMaxShortTile - 1) / kMaxShortTile;
+    const int64_t most = (call.rows + tiles - 1) / tiles;
+    for (int64_t row = 0; row < call.rows; row += most) {
+      const int64_t rows = most < call.rows - row ? most : call.rows - row;
+      kRun[rows - 1](call, row, n_begin, n_end);
     }
   }
 
@@ -304,6 +384,77 @@ struct GemmBodies {
     if (call.rows - row == 3) Direct<Row, 3, kCols>(call, row, n);
     if (call.rows - row == 2) Direct<Row, 2, kCols>(call, row, n);
     if (call.rows - row == 1) Direct<Row, 1, kCols>(call, row, n);
+  }
+
+  // Lane sums of weight row n with kRows rows of x, each unit of weights decoded once. Returns
+  // whether a code was NaN.
+  template <typename Row, int kRows>
+  [[gnu::always_inline]] static inline bool ShortRow(const GemmCall& call, const float* const* x,
+                                                     int64_t n, L* sums) {
+    const Row w(call, n);
+    CodeGuard<L> guard;
+    L sum[kRows];
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) sum[i] = L::Zero();
+    const auto add_unit = [&](int64_t unit, const uint8_t* bytes) {
+      L weight[kLanesPerUnit];
+      if constexpr (std::is_same_v<Row, E4m3Row<L>>) {
+        w.DecodeScaled(unit, bytes, weight, guard);
+      } else {
+        w.Decode(bytes, weight, guard);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        const float* from = x[i] + unit * kUnit;
+        L part = L::Load(from) * weight[0];
+#pragma GCC unroll 4
+        for (int64_t q = 1; q < kLanesPerUnit; ++q) {
+          part = L::Fma(L::Load(from + q * kLanes), weight[q], part);
+        }
+        sum[i] = sum[i] + part;
+      }
+    };
+    const int64_t whole = call.k / kUnit;
+    for (int64_t unit = 0; unit < whole; ++unit) add_unit(unit, w.codes + unit * Row::kUnitBytes);
+    if (call.k % kUnit != 0) {
+      uint8_t tail[Row::kUnitBytes];
+      LoadTail(w, call.k, tail);
+      add_unit(whole, tail);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) sums[i] = sum[i];
+    return guard.HasNan();
+  }
+
+  // kRows rows from `row` against columns [n_begin, n_end) of short weight rows.
+  template <typename Row, int kRows>
+  static void ShortRows(const GemmCall& call, int64_t row, int64_t n_begin, int64_t n_end) {
+    const float* x[kRows];
+    for (int i = 0; i < kRows; ++i) x[i] = RowOfX(call, row + i);
+    L sums[kPanelRows][kRows];
+    bool poison[kPanelRows] = {};
+    for (int64_t n = n_begin; n < n_end; n += kPanelRows) {
+      const int64_t cols = kPanelRows < n_end - n ? kPanelRows : n_end - n;
+      for (int64_t j = 0; j < cols; ++j) {
+        poison[j] = ShortRow<Row, kRows>(call, x, call.first_row + n + j, sums[j]);
+      }
+      StoreTile<kRows>(call, row, n, cols, poison, [&](int i, int64_t j) { return sums[j][i]; });
+    }
+  }
+
+  // All rows against columns [n_begin, n_end) of short weight rows, kMaxTile rows at a time.
+  template <typename Row>
+  static void ShortDirect(const GemmCall& call, int64_t n_begin, int64_t n_end) {
+    using Run = void (*)(const GemmCall&, int64_t, int64_t, int64_t);
+    static constexpr Run kRun[kMaxTile] = {
+        &ShortRows<Row, 1>, &ShortRows<Row, 2>, &ShortRows<Row, 3>, &ShortRows<Row, 4>,
+        &ShortRows<Row, 5>, &ShortRows<Row, 6>, &ShortRows<Row, 7>, &ShortRows<Row, 8>};
+    const int64_t tiles = (call.rows + kMaxTile - 1) / kMaxTile;
+    const int64_t most = (call.rows + tiles - 1) / tiles;
+    for (int64_t row = 0; row < call.rows; row += most) {
+      const int64_t rows = most < call.rows - row ? most : call.rows - row;
+      kRun[rows - 1](call, row, n_begin, n_end);
+    }
   }
 
   // Units of weights that a panel holds at a time: with as much of some rows of x they stay in the
@@ -399,13 +550,9 @@ struct GemmBodies {
     }
     Tile<kRows>(call, row, panel.begin, panel.end, panel.floats, sums);
     if (panel.end < call.k) return;
-    for (int i = 0; i < kRows; ++i) {
-      L lanes[kPanelRows];
-      for (int64_t j = 0; j < kPanelRows; ++j) {
-        lanes[j] = L::Load(sums + (i * kPanelRows + j) * kLanes);
-      }
-      StoreSums(call, row + i, panel.n, panel.cols, lanes, panel.poison);
-    }
+    StoreTile<kRows>(call, row, panel.n, panel.cols, panel.poison, [&](int i, int64_t j) {
+      return L::Load(sums + (i * kPanelRows + j) * kLanes);
+    });
   }
 
   // Rows [begin, end) against the panel, `step` floats of sums from one to the next.
@@ -466,8 +613,16 @@ struct GemmBodies {
 
   template <typename Row>
   static void GemmOf(const GemmCall& call, int64_t n_begin, int64_t n_end, float* panel) {
-    if (call.rows > MostDirectRows(call.k)) return PanelColumns<Row>(call, n_begin, n_end, panel);
+    if (call.rows > MostDirectRows(call.k, call.format)) {
+      if constexpr (!std::is_same_v<Row, E2m1Row<L>>) {
+        if (call.k <= kShortRow && call.rows <= kMostShortRows) {
+          return ShortDirect<Row>(call, n_begin, n_end);
+        }
+      }
+      return PanelColumns<Row>(call, n_begin, n_end, panel);
+    }
     if constexpr (CodeDot<L>::kUsed) {
+      if (CodeDot<L>::IsShort(call)) return ShortColumns(call, n_begin, n_end);
       if (call.x_factor != nullptr || call.x_integers != nullptr) {
         return CodeColumns(call, n_begin, n_end);
       }

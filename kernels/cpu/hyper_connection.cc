@@ -65,17 +65,28 @@ void DivideBySum(Four* m, float first, float added) {
   for (int i = 0; i < 4; ++i) m[i] = m[i] / sum + added;
 }
 
-// The rounds of SinkhornRounds for four streams: the same operations, side by side.
-void SinkhornRoundsOfFour(float* comb, int iters, float eps) {
-  Four m[4];
-  std::memcpy(m, comb, sizeof(m));
-  for (int iter = 0; iter < iters; ++iter) {
-    Transpose(m);
-    DivideBySum(m, iter == 0 ? 0.0f : eps, iter == 0 ? eps : 0.0f);
-    Transpose(m);
-    DivideBySum(m, eps, 0.0f);
+// One round of SinkhornRounds for four streams: the same operations, side by side.
+void SinkhornRoundOfFour(Four* m, int iter, float eps) {
+  Transpose(m);
+  DivideBySum(m, iter == 0 ? 0.0f : eps, iter == 0 ? eps : 0.0f);
+  Transpose(m);
+  DivideBySum(m, eps, 0.0f);
+}
+
+// Rows whose rounds take turns: a round of one alone waits for its own divisions.
+constexpr int64_t kRoundsTogether = 4;
+
+// All rounds of `rows` rows of four streams, a matrix each `step` floats from `comb` on.
+void SinkhornRoundsOfFour(float* comb, int64_t rows, int64_t step, int iters, float eps) {
+  for (int64_t t = 0; t < rows; t += kRoundsTogether) {
+    const int64_t some = std::min(kRoundsTogether, rows - t);
+    Four m[kRoundsTogether][4];
+    for (int64_t i = 0; i < some; ++i) std::memcpy(m[i], comb + (t + i) * step, sizeof(m[i]));
+    for (int iter = 0; iter < iters; ++iter) {
+      for (int64_t i = 0; i < some; ++i) SinkhornRoundOfFour(m[i], iter, eps);
+    }
+    for (int64_t i = 0; i < some; ++i) std::memcpy(comb + (t + i) * step, m[i], sizeof(m[i]));
   }
-  std::memcpy(comb, m, sizeof(m));
 }
 
 // Divides rows, then columns by their sums, `iters` times.
@@ -153,6 +164,7 @@ struct HcMixKernel {
       for (int64_t t = begin; t < end; ++t) {
         Split(problem, args, t, x + t * padded, mix + t * mixes);
       }
+      Sinkhorn(problem, args, begin, end, mix);
     };
     if (rows > 1) {
       ForEachTask(stream, (rows + some - 1) / some, rows * mixes * width, take);
@@ -168,6 +180,7 @@ struct HcMixKernel {
                                     panel + kPanelRows * padded * thread);
                 });
     Split(problem, args, 0, x, mix);
+    Sinkhorn(problem, args, 0, 1, mix);
     return absl::OkStatus();
   }
 
@@ -181,7 +194,8 @@ struct HcMixKernel {
     std::memset(row + width, 0, static_cast<size_t>(RoundUpToUnit(width) - width) * sizeof(float));
   }
 
-  // Coefficients of row t from its product `mix`, which is overwritten.
+  // Coefficients of row t from its product `mix`; those of the streams' mixture stay there, as what
+  // Sinkhorn begins with.
   static void Split(const HcMix::Problem& problem, const HcMix::Args& args, int64_t t,
                     const float* x, float* mix) {
     const int64_t hc = problem.hc;
@@ -204,14 +218,6 @@ struct HcMixKernel {
       post[k] = 2.0f * (1.0f / (1.0f + gate[hc + k]));
     }
     float* comb = mix + 2 * hc;
-    Sinkhorn(comb, hc, problem.sinkhorn_iters, args.hc_eps);
-    for (int64_t j = 0; j < hc; ++j) {
-      float* row = reinterpret_cast<float*>(args.comb.row(t)) + j * args.comb.step(1);
-      std::memcpy(row, comb + j * hc, static_cast<size_t>(hc) * sizeof(float));
-    }
-  }
-
-  static void Sinkhorn(float* comb, int64_t hc, int iters, float eps) {
     for (int64_t j = 0; j < hc; ++j) {
       float* row = comb + j * hc;
       float largest = row[0];
@@ -219,8 +225,24 @@ struct HcMixKernel {
       for (int64_t k = 0; k < hc; ++k) row[k] -= largest;
     }
     Lanes<isa>().exp(comb, hc * hc, comb);
-    if (hc == 4) return SinkhornRoundsOfFour(comb, iters, eps);
-    SinkhornRounds(comb, hc, iters, eps);
+  }
+
+  // The mixtures of rows [begin, end), which Split left in `mix`.
+  static void Sinkhorn(const HcMix::Problem& problem, const HcMix::Args& args, int64_t begin,
+                       int64_t end, float* mix) {
+    const int64_t hc = problem.hc;
+    const int64_t step = (2 + hc) * hc;
+    const auto comb_of = [&](int64_t t) { return mix + t * step + 2 * hc; };
+    if (hc == 4) {
+      SinkhornRoundsOfFour(comb_of(begin), end - begin, step, problem.sinkhorn_iters, args.hc_eps);
+    }
+    for (int64_t t = begin; t < end; ++t) {
+      if (hc != 4) SinkhornRounds(comb_of(t), hc, problem.sinkhorn_iters, args.hc_eps);
+      for (int64_t j = 0; j < hc; ++j) {
+        float* row = reinterpret_cast<float*>(args.comb.row(t)) + j * args.comb.step(1);
+        std::memcpy(row, comb_of(t) + j * hc, static_cast<size_t>(hc) * sizeof(float));
+      }
+    }
   }
 };
 

@@ -34,10 +34,10 @@ struct IndexScoresKernel {
         .Positive("ratio", problem.ratio)
         .Take();
   }
-  // Floats of one thread: queries, weights, one key.
+  // Floats of one thread: queries, weights, some keys.
   static int64_t ThreadFloats(const IndexScores::Problem& problem) {
     return RoundUpToUnit(int64_t{problem.heads} * problem.head_dim) + RoundUpToUnit(problem.heads) +
-           RoundUpToUnit(problem.head_dim);
+           RoundUpToUnit(kKeysTogether * problem.head_dim);
   }
   static size_t WorkspaceBytes(const IndexScores::Problem& problem) {
     return Scratch::Bytes<float>(ThreadFloats(problem) * kMaxThreads);
@@ -73,7 +73,7 @@ struct IndexScoresKernel {
     const int64_t dim = problem.head_dim;
     float* q = floats;
     float* weight = q + RoundUpToUnit(heads * dim);
-    float* key = weight + RoundUpToUnit(heads);
+    float* some_keys = weight + RoundUpToUnit(heads);
     for (int64_t h = 0; h < heads; ++h) {
       const uint16_t* head = reinterpret_cast<const uint16_t*>(args.q.row(t)) + h * args.q.step(1);
       Lanes<isa>().widen(head, dim, q + h * dim);
@@ -83,9 +83,12 @@ struct IndexScoresKernel {
     HistoryRows history(args.rows, IndexAt(args.rows.sequence, t), problem.ratio);
     PoolReader keys(args.keys);
     const auto score_columns = [&](int64_t from, int64_t to) {
-      for (int64_t j = from; j < to; ++j) {
-        keys.Load<isa>(history.Find(j), key);
-        score[j] = Lanes<isa>().index_score(q, weight, heads, dim, key);
+      for (int64_t j = from; j < to; j += kKeysTogether) {
+        const int64_t some = std::min(kKeysTogether, to - j);
+        for (int64_t i = 0; i < some; ++i) {
+          keys.Load<isa>(history.Find(j + i), some_keys + i * dim);
+        }
+        Lanes<isa>().index_scores({q, weight, heads, dim, some_keys, some, score + j});
       }
     };
     if (args.candidates.absent()) {

@@ -155,6 +155,38 @@ struct LaneBodies {
     std::memcpy(codes + i, tail, static_cast<size_t>(count - i));
   }
 
+  // x to the nearest multiple of a step, ties to even ones; `magic` is 1.5 * 2^23 steps.
+  static L ToSteps(L x, float magic) { return (x + L::Set(magic)) - L::Set(magic); }
+  static L Clamp(L x, float most) { return L::Max(L::Set(-most), L::Min(L::Set(most), x)); }
+
+  // e2m1 has steps of 1/2 up to 2, of 1 up to 4 and of 2 up to 6: each part is rounded by itself.
+  static bool FakeE2m1(uint16_t* x, int64_t count) {
+    L largest = L::Zero();
+    L poison = L::Zero();
+    OverLanes<L>(count, [&](const auto& load, const auto&) {
+      const L value = load(x);
+      largest = L::Max(L::Abs(value), largest);
+      poison = L::Fma(value, L::Zero(), poison);
+    });
+    float lane[kLanes];
+    largest.Store(lane);
+    float amax = lane[0];
+    for (int i = 1; i < kLanes; ++i) amax = lane[i] > amax ? lane[i] : amax;
+    if (!(poison.Sum() == 0)) return false;
+    const GroupScale s = ScaleOfGroup(CodeFormat::kE2m1Ue8m0, amax);
+    const L scale = L::Set(s.value);
+    OverLanes<L>(count, [&](const auto& load, const auto& store) {
+      const L value = load(x) / scale;
+      const L two = Clamp(value, 2.0f);
+      const L four = Clamp(value, 4.0f);
+      const L low = ToSteps(two, 0x1.8p22f);
+      const L middle = ToSteps(four - two, 0x1.8p23f);
+      const L high = ToSteps(Clamp(value, 6.0f) - four, 0x1.8p24f);
+      store(x, (low + middle + high) * scale);
+    });
+    return true;
+  }
+
   template <typename W>
   static void RmsNorm(const uint16_t* x, const W* weight, int64_t count, float eps, uint16_t* y) {
     const float mean = DotLanes<L>(x, x, count) / static_cast<float>(count);
@@ -254,97 +286,171 @@ struct LaneBodies {
 
   // --- index and attention ---
 
-  static float IndexScore(const float* q, const float* weight, int64_t heads, int64_t dim,
-                          const float* key) {
-    float score = 0;
-    float dot[kTogether];
-    for (int64_t h = 0; h < heads; h += kTogether) {
-      const int64_t some = kTogether < heads - h ? kTogether : heads - h;
-      Dots(q + h * dim, some, dim, key, dot);
-      for (int64_t i = 0; i < some; ++i) {
-        score = std::fma(weight[h + i], dot[i] < 0 ? 0.0f : dot[i], score);
+  static_assert(kKeysTogether == 4);
+  static constexpr int64_t kTogether = kKeysTogether;
+
+  // Adds kHeads heads from h on to the scores of kTogether keys.
+  template <int kHeads>
+  static void AddHeads(const IndexCall& call, int64_t h, float* score) {
+    float dot[kHeads][kTogether];
+    CrossDots<kHeads>(call.keys, call.q + h * call.dim, call.dim, dot);
+    for (int g = 0; g < kHeads; ++g) {
+      for (int64_t i = 0; i < kTogether; ++i) {
+        score[i] = std::fma(call.weight[h + g], dot[g][i] < 0 ? 0.0f : dot[g][i], score[i]);
       }
     }
-    return score;
   }
 
-  static constexpr int64_t kTogether = 4;
-
-  // Dot products of up to kTogether consecutive rows with `other`, each as DotLanes has it; side by
-  // side so that the chains overlap.
-  static void Dots(const float* rows, int64_t num_rows, int64_t dim, const float* other,
-                   float* out) {
-    if (num_rows < kTogether) {
-      for (int64_t i = 0; i < num_rows; ++i) out[i] = DotLanes<L>(rows + i * dim, other, dim);
-      return;
+  static void IndexScores(const IndexCall& call) {
+    float score[kTogether] = {};
+    int64_t h = 0;
+    if (call.count == kTogether) {
+      for (; h + 2 <= call.heads; h += 2) AddHeads<2>(call, h, score);
+      for (; h < call.heads; ++h) AddHeads<1>(call, h, score);
     }
-    L sum[kTogether] = {L::Zero(), L::Zero(), L::Zero(), L::Zero()};
+    for (; h < call.heads; ++h) {
+      for (int64_t i = 0; i < call.count; ++i) {
+        const float dot = DotLanes<L>(call.keys + i * call.dim, call.q + h * call.dim, call.dim);
+        score[i] = std::fma(call.weight[h], dot < 0 ? 0.0f : dot, score[i]);
+      }
+    }
+    for (int64_t i = 0; i < call.count; ++i) call.score[i] = score[i];
+  }
+
+  // Dot products of kTogether consecutive rows with kHeads others, each as DotLanes has it.
+  template <int kHeads>
+  [[gnu::always_inline]] static inline void CrossDots(const float* rows, const float* others,
+                                                      int64_t dim, float (*out)[kTogether]) {
+    L sum[kHeads][kTogether];
+#pragma GCC unroll 2
+    for (int h = 0; h < kHeads; ++h) {
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kTogether; ++i) sum[h][i] = L::Zero();
+    }
     OverLanes<L>(dim, [&](const auto& load, const auto&) {
-      const L value = load(other);
+      L other[kHeads];
+#pragma GCC unroll 2
+      for (int h = 0; h < kHeads; ++h) other[h] = load(others + h * dim);
 #pragma GCC unroll 4
       for (int64_t i = 0; i < kTogether; ++i) {
-        sum[i] = L::Fma(load(rows + i * dim), value, sum[i]);
+        const L value = load(rows + i * dim);
+#pragma GCC unroll 2
+        for (int h = 0; h < kHeads; ++h) sum[h][i] = L::Fma(value, other[h], sum[h][i]);
       }
     });
-    L::Sums(sum, out);
+#pragma GCC unroll 2
+    for (int h = 0; h < kHeads; ++h) L::Sums(sum[h], out[h]);
   }
 
-  static void Scores(const HeadCall& call) {
-    for (int64_t j = 0; j < call.count; j += kTogether) {
-      const int64_t some = kTogether < call.count - j ? kTogether : call.count - j;
-      Dots(call.entries + j * call.dim, some, call.dim, call.q, call.score + j);
-      for (int64_t i = j; i < j + some; ++i) call.score[i] *= call.scale;
+  template <int kHeads>
+  static void Scores(const HeadsCall& call) {
+    int64_t j = 0;
+    for (; j + kTogether <= call.count; j += kTogether) {
+      float dot[kHeads][kTogether];
+      CrossDots<kHeads>(call.entries + j * call.dim, call.q, call.dim, dot);
+      for (int h = 0; h < kHeads; ++h) {
+        float* score = call.score + h * call.score_step + j;
+        for (int64_t i = 0; i < kTogether; ++i) score[i] = dot[h][i] * call.scale;
+      }
+    }
+    for (; j < call.count; ++j) {
+      for (int h = 0; h < kHeads; ++h) {
+        call.score[h * call.score_step + j] =
+            DotLanes<L>(call.entries + j * call.dim, call.q + h * call.dim, call.dim) * call.scale;
+      }
     }
   }
 
-  static void AttentionHead(const HeadCall& call) {
-    Scores(call);
-    float largest = call.count > 0 ? call.sink : 0;
-    for (int64_t j = 0; j < call.count; ++j) {
-      if (!(call.score[j] <= largest)) largest = call.score[j];
-    }
-    L sums = L::Zero();
-    OverLanes<L>(call.count, [&](const auto& load, const auto& store) {
-      store(call.score, Exp(load(call.score) - L::Set(largest)));
-    });
-    OverLanes<L>(call.count,
-                 [&](const auto& load, const auto&) { sums = sums + load(call.score); });
+  // The largest of `count` scores and the sink; any value if a score is NaN.
+  static float LargestScore(const float* score, int64_t count, float sink) {
+    L largest = L::Set(sink);
+    int64_t j = 0;
+    for (; j + kLanes <= count; j += kLanes) largest = L::Max(L::Load(score + j), largest);
     float lane[kLanes];
-    Exp(L::Set(call.sink - largest)).Store(lane);
-    const L divisor = L::Set(call.count > 0 ? sums.Sum() + lane[0] : 1.0f);
-    WeightedEntries(call, divisor);
+    largest.Store(lane);
+    float most = lane[0];
+    for (int i = 1; i < kLanes; ++i) most = lane[i] > most ? lane[i] : most;
+    for (; j < count; ++j) most = score[j] > most ? score[j] : most;
+    return most;
+  }
+
+  // Turns the scores of a head into weights; returns what their sum is divided by.
+  static L Softmax(float* score, int64_t count, float sink) {
+    const float largest = count > 0 ? LargestScore(score, count, sink) : 0;
+    L sums = L::Zero();
+    OverLanes<L>(count, [&](const auto& load, const auto& store) {
+      store(score, Exp(load(score) - L::Set(largest)));
+    });
+    OverLanes<L>(count, [&](const auto& load, const auto&) { sums = sums + load(score); });
+    float lane[kLanes];
+    Exp(L::Set(sink - largest)).Store(lane);
+    return L::Set(count > 0 ? sums.Sum() + lane[0] : 1.0f);
+  }
+
+  template <int kHeads>
+  static void AttendHeads(const HeadsCall& call) {
+    Scores<kHeads>(call);
+    L divisor[kHeads];
+    for (int h = 0; h < kHeads; ++h) {
+      divisor[h] = Softmax(call.score + h * call.score_step, call.count, call.sink[h]);
+    }
+    WeightedEntries<kHeads>(call, divisor);
+  }
+
+  static void AttentionHeads(const HeadsCall& call) {
+    static_assert(kHeadsTogether == 2);
+    if (call.heads == 2) return AttendHeads<2>(call);
+    AttendHeads<1>(call);
   }
 
   // out = sum_j score[j] * entry[j] / divisor over kParts lanes of channels from c, j ascending.
-  template <int kParts>
-  static void WeightedChannels(const HeadCall& call, L divisor, int64_t c) {
-    L sum[kParts];
+  template <int kHeads, int kParts>
+  static void WeightedChannels(const HeadsCall& call, const L* divisor, int64_t c) {
+    L sum[kHeads][kParts];
+#pragma GCC unroll 2
+    for (int h = 0; h < kHeads; ++h) {
 #pragma GCC unroll 8
-    for (int q = 0; q < kParts; ++q) sum[q] = L::Zero();
+      for (int q = 0; q < kParts; ++q) sum[h][q] = L::Zero();
+    }
     for (int64_t j = 0; j < call.count; ++j) {
-      const L weight = L::Set(call.score[j]);
+      L weight[kHeads];
+#pragma GCC unroll 2
+      for (int h = 0; h < kHeads; ++h) weight[h] = L::Set(call.score[h * call.score_step + j]);
       const float* entry = call.entries + j * call.dim + c;
 #pragma GCC unroll 8
       for (int q = 0; q < kParts; ++q) {
-        sum[q] = L::Fma(weight, L::Load(entry + q * kLanes), sum[q]);
+        const L value = L::Load(entry + q * kLanes);
+#pragma GCC unroll 2
+        for (int h = 0; h < kHeads; ++h) sum[h][q] = L::Fma(weight[h], value, sum[h][q]);
       }
     }
+#pragma GCC unroll 2
+    for (int h = 0; h < kHeads; ++h) {
 #pragma GCC unroll 8
-    for (int q = 0; q < kParts; ++q) (sum[q] / divisor).StoreBf16(call.out + c + q * kLanes);
+      for (int q = 0; q < kParts; ++q) {
+        (sum[h][q] / divisor[h]).StoreBf16(call.out + h * call.out_step + c + q * kLanes);
+      }
+    }
   }
 
-  // All channels of a head, so many at a time that their chains overlap.
-  static void WeightedEntries(const HeadCall& call, L divisor) {
+  // All channels of the heads, so many at a time that their chains overlap.
+  template <int kHeads>
+  static void WeightedEntries(const HeadsCall& call, const L* divisor) {
     int64_t c = 0;
-    for (; c + 2 * kUnit <= call.dim; c += 2 * kUnit) WeightedChannels<8>(call, divisor, c);
-    for (; c + kUnit <= call.dim; c += kUnit) WeightedChannels<4>(call, divisor, c);
-    OverLanes<L>(call.dim - c, [&](const auto& load, const auto& store) {
-      L sum = L::Zero();
-      for (int64_t j = 0; j < call.count; ++j) {
-        sum = L::Fma(L::Set(call.score[j]), load(call.entries + j * call.dim + c), sum);
-      }
-      store(call.out + c, sum / divisor);
-    });
+    if constexpr (kHeads == 1) {
+      for (; c + 2 * kUnit <= call.dim; c += 2 * kUnit) WeightedChannels<1, 8>(call, divisor, c);
+    }
+    for (; c + kUnit <= call.dim; c += kUnit) WeightedChannels<kHeads, 4>(call, divisor, c);
+    for (int h = 0; h < kHeads; ++h) {
+      const float* score = call.score + h * call.score_step;
+      OverLanes<L>(call.dim - c, [&](const auto& load, const auto& store) {
+        L sum = L::Zero();
+        for (int64_t j = 0; j < call.count; ++j) {
+          sum = L::Fma(L::Set(score[j]), load(call.entries + j * call.dim + c), sum);
+        }
+        store(call.out + h * call.out_step + c, sum / divisor[h]);
+      });
+    }
   }
 
   // --- sampling ---
@@ -399,6 +505,7 @@ struct LaneBodies {
       .exp = &ExpAll,
       .cast_bf16 = &Cast<uint16_t>,
       .cast_f32 = &Cast<float>,
+      .fake_e2m1 = &FakeE2m1,
       .rms_norm_bf16 = &RmsNorm<uint16_t>,
       .rms_norm_f32 = &RmsNorm<float>,
       .rotate = &Rotate,
@@ -407,8 +514,8 @@ struct LaneBodies {
       .hc_post = &HcPost,
       .engram_gate = &EngramGate,
       .compress = &Compress,
-      .index_score = &IndexScore,
-      .attention_head = &AttentionHead,
+      .index_scores = &IndexScores,
+      .attention_heads = &AttentionHeads,
       .largest = &Largest,
       .sum_exp = &SumExp,
   };

@@ -23,13 +23,18 @@ struct IntegerRows {
   int64_t factor_step = 0;  // units rounded up to 8, the rest 0
 };
 
-// Most rows whose weights go straight into the sums, by their channels; more rows share decoded
-// weights. With short rows the start and the end of a straight sum cost more than its channels.
+// Most rows whose weights go straight into the sums, codes times codes where the lanes have that,
+// by their channels; more rows are floats. With short rows the start and the end of a straight sum
+// cost more than its channels.
 inline constexpr int64_t kDirectRows = 16;
 inline constexpr int64_t kShortDirectRows = 3;
 inline constexpr int64_t kShortRow = 512;
-constexpr int64_t MostDirectRows(int64_t k) {
-  return k <= kShortRow ? kShortDirectRows : kDirectRows;
+// Most rows of floats that need no panel where rows are short: each weight is decoded once for
+// eight.
+inline constexpr int64_t kMostShortRows = 32;
+inline constexpr int64_t kTileRows = 8;
+constexpr int64_t MostDirectRows(int64_t k, WeightFormat format) {
+  return k <= kShortRow && format != WeightFormat::kE2m1Row32 ? kShortDirectRows : kDirectRows;
 }
 
 // A matrix product of `rows` decoded activations with weight rows [n_begin, n_end).
@@ -66,16 +71,37 @@ struct GemmCall {
 // padded to kUnit.
 inline constexpr int64_t kPanelRows = 4;
 
-// One head of attention over decoded entries.
-struct HeadCall {
-  const float* q = nullptr;        // [dim]
+// Keys that are scored side by side: their chains overlap.
+inline constexpr int64_t kKeysTogether = 4;
+
+// Scores of some decoded keys against all heads of one row: sum_h weight[h] * relu(q[h] . key), h
+// ascending.
+struct IndexCall {
+  const float* q = nullptr;       // [heads, dim]
+  const float* weight = nullptr;  // [heads]
+  int64_t heads = 0;
+  int64_t dim = 0;
+  const float* keys = nullptr;  // [count, dim]
+  int64_t count = 0;            // up to kKeysTogether
+  float* score = nullptr;       // [count]
+};
+
+// Heads of one row that are taken side by side: they share the loads of the entries.
+inline constexpr int64_t kHeadsTogether = 2;
+
+// Some heads of attention over the decoded entries of one row.
+struct HeadsCall {
+  const float* q = nullptr;        // [heads, dim]
+  const float* sink = nullptr;     // [heads]
+  int64_t heads = 1;               // up to kHeadsTogether
   const float* entries = nullptr;  // [count, dim]
   int64_t count = 0;
   int64_t dim = 0;
   float scale = 0;
-  float sink = 0;
-  float* score = nullptr;   // scratch [count rounded up to 8]
-  uint16_t* out = nullptr;  // [dim]
+  float* score = nullptr;   // scratch [heads, score_step]
+  int64_t score_step = 0;   // count rounded up to 8 at least
+  uint16_t* out = nullptr;  // head h at out + h * out_step
+  int64_t out_step = 0;
 };
 
 struct LaneKernels {
@@ -104,6 +130,9 @@ struct LaneKernels {
   void (*cast_bf16)(const uint16_t* x, int64_t count, int64_t group, uint8_t* codes,
                     uint8_t* scale);
   void (*cast_f32)(const float* x, int64_t count, int64_t group, uint8_t* codes, uint8_t* scale);
+  // A group of x to e2m1 under a power of two and back. False, with x as it was, if a value is not
+  // finite.
+  bool (*fake_e2m1)(uint16_t* x, int64_t count);
   // y = bf16(w * (x * r)), r the reciprocal root of the mean square plus eps.
   void (*rms_norm_bf16)(const uint16_t* x, const uint16_t* w, int64_t count, float eps,
                         uint16_t* y);
@@ -125,10 +154,8 @@ struct LaneKernels {
                       int64_t count, float eps);
   // Softmax over `tokens` rows [2 * dim] (kv, then gate) per channel.
   void (*compress)(const float* const* rows, int64_t num_rows, int64_t dim, uint16_t* latent);
-  // Score of one key against all heads: sum_h weight[h] * relu(q[h] . key), h ascending.
-  float (*index_score)(const float* q, const float* weight, int64_t heads, int64_t dim,
-                       const float* key);
-  void (*attention_head)(const HeadCall& call);
+  void (*index_scores)(const IndexCall& call);
+  void (*attention_heads)(const HeadsCall& call);
   // Largest value; NaN if any is NaN.
   float (*largest)(const float* x, int64_t count);
   // Sum of exp(x - largest) in f64.

@@ -120,6 +120,12 @@ class ScalarLanes {
   static void Sums(const ScalarLanes* v, float* out) {
     for (int i = 0; i < 4; ++i) out[i] = v[i].Sum();
   }
+  // Sum of each of eight, as lanes.
+  static ScalarLanes SumsOfEight(const ScalarLanes* v) {
+    ScalarLanes out;
+    for (int i = 0; i < 8; ++i) out.lane_[i] = v[i].Sum();
+    return out;
+  }
   // Bytes of a unit in the order of DecodeE2m1Raw: every fourth one, from the first four on.
   static void PermuteUnit(const uint8_t* from, uint8_t* to) {
     for (int64_t i = 0; i < kUnit; ++i) to[i] = from[i % 8 * 4 + i / 8];
@@ -155,6 +161,12 @@ class ScalarLanes {
 
   // 32 codes decoded 2^-8 too small, for products. NaN codes may decode to anything: see CodeGuard.
   static void DecodeE4m3Raw(const uint8_t* codes, ScalarLanes* out) { DecodeE4m3(codes, 1, out); }
+  // The same times 2^-112 and a factor.
+  static void DecodeE4m3Times(const uint8_t* codes, float factor, ScalarLanes* out) {
+    for (int64_t i = 0; i < kUnit; ++i) {
+      out[i / 8].lane_[i % 8] = skein::kernels::DecodeE4m3(codes[i]) * 0x1p-120f * factor;
+    }
+  }
   // Lane l of out[q] is channel 4 * l + q: the order of products with e2m1 weights.
   static void DecodeE2m1Raw(const uint8_t* codes, ScalarLanes* out) {
     for (int l = 0; l < 8; ++l) {
@@ -274,6 +286,20 @@ class VectorLanes {
         _mm_add_ps(_mm_unpacklo_ps(four[2], four[3]), _mm_unpackhi_ps(four[2], four[3]));
     _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
   }
+  [[gnu::always_inline]] static inline VectorLanes SumsOfEight(const VectorLanes* v) {
+    __m256 four[4];  // of v[i] and v[i + 4]
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      four[i] = _mm256_add_ps(_mm256_permute2f128_ps(v[i].lane_, v[i + 4].lane_, 0x20),
+                              _mm256_permute2f128_ps(v[i].lane_, v[i + 4].lane_, 0x31));
+    }
+    const __m256d ab = _mm256_castps_pd(
+        _mm256_add_ps(_mm256_unpacklo_ps(four[0], four[1]), _mm256_unpackhi_ps(four[0], four[1])));
+    const __m256d cd = _mm256_castps_pd(
+        _mm256_add_ps(_mm256_unpacklo_ps(four[2], four[3]), _mm256_unpackhi_ps(four[2], four[3])));
+    return VectorLanes(_mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)),
+                                     _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd))));
+  }
   static void PermuteUnit(const uint8_t* from, uint8_t* to) {
     const __m128i fourths = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m128i* in = reinterpret_cast<const __m128i*>(from);
@@ -364,6 +390,25 @@ class VectorLanes {
           _mm256_and_si256(_mm256_srai_epi32(_mm256_shuffle_epi8(wide, last), 4), mask);
       out[i / 8] = VectorLanes(_mm256_mul_ps(_mm256_castsi256_ps(low), factor));
       out[i / 8 + 1] = VectorLanes(_mm256_mul_ps(_mm256_castsi256_ps(high), factor));
+    }
+  }
+  // Two codes at the tops of the halves of 32 bits, so that half of them need one shift in all.
+  static void DecodeE4m3Times(const uint8_t* codes, float factor, VectorLanes* out) {
+    const __m256i halves =
+        _mm256_setr_epi8(-1, 0, -1, 8, -1, 1, -1, 9, -1, 2, -1, 10, -1, 3, -1, 11, -1, 4, -1, 12,
+                         -1, 5, -1, 13, -1, 6, -1, 14, -1, 7, -1, 15);
+    const __m256 times = _mm256_set1_ps(factor);
+#pragma GCC unroll 2
+    for (int64_t i = 0; i < 2; ++i) {
+      const __m256i wide = _mm256_broadcastsi128_si256(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i * 16)));
+      const __m256i both = _mm256_and_si256(_mm256_srai_epi16(_mm256_shuffle_epi8(wide, halves), 4),
+                                            _mm256_set1_epi16(static_cast<int16_t>(0x87F0)));
+      const __m256i odd =
+          _mm256_and_si256(both, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000)));
+      const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+      out[2 * i] = VectorLanes(_mm256_mul_ps(even, times));
+      out[2 * i + 1] = VectorLanes(_mm256_mul_ps(_mm256_castsi256_ps(odd), times));
     }
   }
   static void DecodeE2m1Raw(const uint8_t* codes, VectorLanes* out) {

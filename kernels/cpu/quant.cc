@@ -100,6 +100,10 @@ struct FakeQuantKernel : WithoutWorkspace<FakeQuant> {
   }
   // One group, in place.
   static void Group(const FakeQuant::Problem& problem, const TensorView& x, int64_t offset) {
+    if (x.dtype == DType::kBf16 && problem.format == CodeFormat::kE2m1Ue8m0 &&
+        Lanes<isa>().fake_e2m1(x.as<uint16_t>() + offset, problem.group)) {
+      return;
+    }
     float values[kMaxGroup];
     for (int64_t i = 0; i < problem.group; ++i) {
       values[i] = x.dtype == DType::kBf16 ? DecodeBf16(x.as<uint16_t>()[offset + i])
@@ -117,7 +121,7 @@ struct FakeQuantKernel : WithoutWorkspace<FakeQuant> {
     const TensorView& x = args.x;
     const int64_t heads = x.rank == 3 ? x.dim(1) : 1;
     const int64_t head_step = x.rank == 3 ? x.step(1) : 0;
-    ForEachTask(stream, x.dim(0), x.size() * 256, [&](int64_t t, int) {
+    ForEachTask(stream, x.dim(0), x.size() * 24, [&](int64_t t, int) {
       for (int64_t h = 0; h < heads; ++h) {
         for (int64_t begin = 0; begin < problem.channels; begin += problem.group) {
           Group(problem, x, t * x.step(0) + h * head_step + begin);

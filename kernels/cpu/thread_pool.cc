@@ -11,9 +11,10 @@ namespace skein::kernels::cpu {
 namespace {
 
 // A thread without work looks at the gate this often between two yields, and blocks after so many
-// yields: some hundreds of microseconds, longer than any serial stretch of a step.
-constexpr int kLooks = 64;
-constexpr int kYields = 200;
+// yields: some hundreds of microseconds, longer than any serial stretch of a step. The first looks
+// last longer than most stretches, since a yield may hand the processor to somebody else.
+constexpr int kLooks = 512;
+constexpr int kYields = 25;
 
 void Pause() {
 #if defined(__x86_64__)
@@ -50,7 +51,8 @@ std::vector<int> UsableProcessorList() {
   return processors;
 }
 
-ThreadPool::ThreadPool(const ThreadPoolOptions& options) {
+ThreadPool::ThreadPool(const ThreadPoolOptions& options)
+    : shares_(static_cast<size_t>(options.threads < 1 ? 1 : options.threads)) {
   if (options.processors.size() >= static_cast<size_t>(options.threads < 1 ? 1 : options.threads)) {
     processors_ = options.processors;
   }
@@ -71,15 +73,22 @@ void ThreadPool::Run(int64_t tasks, const void* target, Call call) {
     BindSelf(processors_[0]);
     caller_bound_ = true;
   }
+  for (int64_t first = 0; first < tasks; first += kMostTasks) {
+    RunSome(first, tasks - first < kMostTasks ? tasks - first : kMostTasks, target, call);
+  }
+}
+
+void ThreadPool::RunSome(int64_t first, int64_t tasks, const void* target, Call call) {
+  number_ = (number_ + 1) & kMostCalls;
+  first_ = first;
   tasks_ = tasks;
   target_ = target;
   call_ = call;
-  next_task_.store(0, std::memory_order_relaxed);
   // Nobody is inside and the gate is closed: a plain add opens the next call. Sequentially
   // consistent against the count of sleepers, so that no sleeper is overlooked.
   gate_.fetch_add(kNextCall + kOpen, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) FutexWakeAll(gate_);
-  Drain(tasks, target, call, 0);
+  Drain(0);
   uint32_t gate = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
   while ((gate & kInside) != 0) {
     AwaitChange(gate);
@@ -87,11 +96,28 @@ void ThreadPool::Run(int64_t tasks, const void* target, Call call) {
   }
 }
 
-void ThreadPool::Drain(int64_t tasks, const void* target, Call call, int thread) {
+int64_t ThreadPool::TakeTask(size_t share) {
+  const auto threads = static_cast<int64_t>(shares_.size());
+  const auto at = static_cast<int64_t>(share);
+  const int64_t end = tasks_ * (at + 1) / threads;
+  std::atomic<uint64_t>& next = shares_[share].next;
+  uint64_t seen = next.load(std::memory_order_relaxed);
   while (true) {
-    const int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (task >= tasks) return;
-    call(target, task, thread);
+    const bool started = seen >> kIndexBits == number_;
+    const int64_t task = started ? static_cast<int64_t>(seen & kMostTasks) : tasks_ * at / threads;
+    if (task >= end) return -1;
+    const uint64_t after = number_ << kIndexBits | static_cast<uint64_t>(task + 1);
+    if (next.compare_exchange_weak(seen, after, std::memory_order_relaxed)) return task;
+  }
+}
+
+void ThreadPool::Drain(int thread) {
+  size_t share = static_cast<size_t>(thread);
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    for (int64_t task = TakeTask(share); task >= 0; task = TakeTask(share)) {
+      call_(target_, first_ + task, thread);
+    }
+    share = share + 1 < shares_.size() ? share + 1 : 0;
   }
 }
 
@@ -119,7 +145,7 @@ void ThreadPool::WorkerLoop(int thread) {
       continue;
     }
     if (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) continue;
-    Drain(tasks_, target_, call_, thread);
+    Drain(thread);
     done_call = call;
     const uint32_t before = gate_.fetch_sub(1, std::memory_order_seq_cst);
     if ((before & kOpen) == 0 && (before & kInside) == 1 &&

@@ -1,5 +1,7 @@
-// A fixed set of threads that share the tasks of one call. Tasks are drawn from a counter, so which
-// thread runs a task is not defined; results must not depend on it. A thread without work looks for
+// A fixed set of threads that share the tasks of one call. Each has a share of its own, task t of n
+// in that of thread t * threads / n, so that calls over the same rows find them in the same cache;
+// a thread that is done takes from the others' shares, so which thread runs a task is not defined
+// and results must not depend on it. A thread without work looks for
 // the next call for a bounded time, giving way to others, and then blocks: an idle pool burns no
 // processor. One thread at a time may call ParallelFor; tasks must not call it again.
 #pragma once
@@ -47,8 +49,21 @@ class ThreadPool final {
  private:
   using Call = void (*)(const void* target, int64_t task, int thread);
 
+  // The next task of a thread's share: 28 bits, the number of the call above them. Whoever comes
+  // first in a call starts a share, so a call writes none before it begins.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> next = 0;
+  };
+  static constexpr int kIndexBits = 28;
+  static constexpr int64_t kMostTasks = (int64_t{1} << kIndexBits) - 1;
+  static constexpr uint64_t kMostCalls = ~uint64_t{0} >> kIndexBits;  // then numbers begin again
+
   void Run(int64_t tasks, const void* target, Call call);
-  void Drain(int64_t tasks, const void* target, Call call, int thread);
+  // The part of a call that shares can count.
+  void RunSome(int64_t first, int64_t tasks, const void* target, Call call);
+  void Drain(int thread);
+  // Takes a task of a share; -1 if there is none.
+  int64_t TakeTask(size_t share);
   void WorkerLoop(int thread);
   // Blocks, or looks again for a bounded time, until the gate differs from `gate`.
   void AwaitChange(uint32_t gate);
@@ -61,10 +76,12 @@ class ThreadPool final {
   std::atomic<uint32_t> sleepers_ = 0;
   std::atomic<bool> stopping_ = false;
   // Fields of the call, written only while the gate is closed and nobody is inside.
+  uint64_t number_ = 0;
+  int64_t first_ = 0;
   int64_t tasks_ = 0;
   const void* target_ = nullptr;
   Call call_ = nullptr;
-  alignas(64) std::atomic<int64_t> next_task_ = 0;
+  std::vector<Share> shares_;  // by thread
   std::vector<int> processors_;
   bool caller_bound_ = false;
   std::vector<std::thread> workers_;

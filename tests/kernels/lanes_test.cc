@@ -83,6 +83,37 @@ TEST(Lanes, CastEncodesEveryFiniteFloatAsTheFormatSays) {
   }
 }
 
+TEST(Lanes, FakeE2m1IsEncodeAndDecodeForEveryFiniteBf16) {
+  std::vector<uint16_t> finite;
+  for (uint32_t i = 0; i < 65536; ++i) {
+    if ((i & 0x7F80) != 0x7F80) finite.push_back(static_cast<uint16_t>(i));
+  }
+  for (const LaneKernels* table : Tables()) {
+    // Alone a value is at the top of its scale; beside 6 and 3 it is rounded at every place.
+    for (const float top : {0.0f, 3.0f, 6.0f}) {
+      for (const uint16_t value : finite) {
+        const std::vector<uint16_t> group = {value, EncodeBf16(top), EncodeBf16(-top / 2)};
+        std::vector<uint16_t> got = group;
+        ASSERT_TRUE(table->fake_e2m1(got.data(), 3));
+        const float amax = std::max(std::fabs(DecodeBf16(value)), top);
+        const GroupScale s = ScaleOfGroup(CodeFormat::kE2m1Ue8m0, amax);
+        for (size_t i = 0; i < group.size(); ++i) {
+          const uint8_t code = EncodeInGroup(CodeFormat::kE2m1Ue8m0, DecodeBf16(group[i]), s.value);
+          ASSERT_EQ(got[i], EncodeBf16(DecodeE2m1(code) * s.value))
+              << DecodeBf16(group[i]) << " beside " << DecodeBf16(value) << " and " << top;
+        }
+      }
+    }
+    for (const uint16_t odd : {uint16_t{0x7F80}, uint16_t{0xFF80}, uint16_t{0x7FC0}}) {
+      std::vector<uint16_t> group(32, 0x3F80);
+      group[17] = odd;
+      const std::vector<uint16_t> before = group;
+      EXPECT_FALSE(table->fake_e2m1(group.data(), 32));
+      EXPECT_EQ(group, before);
+    }
+  }
+}
+
 TEST(Lanes, DecodeE4m3IsExactForEveryCodeUnderManyScales) {
   std::vector<uint8_t> codes(256);
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);

@@ -29,12 +29,14 @@ TEST(ThreadPool, RunsEveryTaskOnceOverManyCalls) {
   }
 }
 
-// Both threads must be inside the call at once for either task to end.
-TEST(ThreadPool, TasksRunAtTheSameTime) {
+// Both threads must be inside the call at once for either task to end, and each begins with its own
+// share.
+TEST(ThreadPool, TasksRunAtTheSameTimeEachInItsThread) {
   ThreadPool pool(2);
   for (int call = 0; call < 20; ++call) {
     std::atomic<int> arrived = 0;
-    pool.ParallelFor(2, [&arrived](int64_t, int) {
+    pool.ParallelFor(2, [&arrived](int64_t task, int thread) {
+      EXPECT_EQ(task, thread);
       arrived.fetch_add(1);
       arrived.notify_all();
       for (int seen = arrived.load(); seen < 2; seen = arrived.load()) arrived.wait(seen);

@@ -6,8 +6,8 @@
 
 #include <signal.h>
 
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/strings.h"
-#include "worker/node/exit_codes.h"
 
 namespace skein::worker {
 
@@ -31,8 +31,9 @@ PredecessorEnd JudgeEnd(const ChildEnd& end) {
     default:
       return PredecessorEnd::kOutside;
   }
-  if (end.exit_code == kExitOk) return PredecessorEnd::kOrdered;
-  const bool after_loss = end.exit_code == kExitInternal || end.exit_code == kExitRestart;
+  if (end.exit_code == protocol::kExitOk) return PredecessorEnd::kOrdered;
+  const bool after_loss =
+      end.exit_code == protocol::kExitInternal || end.exit_code == protocol::kExitRestart;
   return after_loss ? PredecessorEnd::kOutside : PredecessorEnd::kOwn;
 }
 

@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "worker/node/process_entry.h"
@@ -31,7 +32,6 @@ namespace {
 
 using protocol::Concat;
 
-constexpr int kExitParentGone = 70;
 constexpr int kExitCannotExecute = 127;
 
 // Everything the child needs, prepared before the clone: it must not allocate.
@@ -72,7 +72,7 @@ void SetLimits() {
 // getppid() is 0 and would prove nothing.
 void CheckParent(int link_fd) {
   pollfd wait{link_fd, POLLIN, 0};
-  if (::poll(&wait, 1, 0) != 0) ::_exit(kExitParentGone);
+  if (::poll(&wait, 1, 0) != 0) ::_exit(protocol::kExitParentGone);
 }
 
 // Puts the child's descriptors where it looks for them and closes every other one. Sources are

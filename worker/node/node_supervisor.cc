@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -161,7 +162,8 @@ void NodeSupervisor::StartChild(Child& child, absl::Time now) {
         .Field("child", child.spec.name)
         .Field("reason", protocol::StatusText(started));
     ChildEnd end;
-    end.exit_code = absl::IsFailedPrecondition(started) ? kExitConfig : kExitRestart;
+    end.exit_code =
+        absl::IsFailedPrecondition(started) ? protocol::kExitConfig : protocol::kExitRestart;
     OnEnd(child, end, now);
     return;
   }
@@ -356,9 +358,9 @@ void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   WriteCounters();
   if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
   if (phase_ == Phase::kDraining && child.spec.role == ChildRole::kCoordinator) return;
-  const bool refused =
-      end.signal == 0 &&
-      (end.exit_code == kExitUsage || end.exit_code == kExitModel || end.exit_code == kExitConfig);
+  const bool refused = end.signal == 0 && (end.exit_code == protocol::kExitUsage ||
+                                           end.exit_code == protocol::kExitModel ||
+                                           end.exit_code == protocol::kExitConfig);
   if (refused && !child.was_ready) {
     SKEIN_LOG(kError, "child refused to start; a restart would not help")
         .Field("child", child.spec.name)
@@ -385,7 +387,8 @@ void NodeSupervisor::Restart(Child& child, const ChildEnd& end, absl::Time now) 
       .Field("end", end.Describe())
       .Field("restart_in_s", absl::ToDoubleSeconds(decision.pause));
   if (decision.failed && child.spec.role == ChildRole::kCoordinator) {
-    exit_code_ = kExitRestart;  // nothing is served without it: the process manager decides
+    exit_code_ =
+        protocol::kExitRestart;  // nothing is served without it: the process manager decides
     EnterStopping(now);
   }
 }

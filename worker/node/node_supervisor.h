@@ -15,11 +15,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/config/config.h"
 #include "worker/node/child_output.h"
 #include "worker/node/child_process.h"
 #include "worker/node/containment.h"
-#include "worker/node/exit_codes.h"
 #include "worker/node/life_signs.h"
 #include "worker/node/line_output.h"
 #include "worker/node/restart_policy.h"
@@ -120,7 +120,7 @@ class NodeSupervisor final {
   absl::Time phase_end_ = absl::InfiniteFuture();
   absl::Time hard_end_ = absl::InfiniteFuture();  // of the whole stop, armed first
   bool abandoned_ = false;                        // a killed child did not end in time
-  int exit_code_ = kExitOk;
+  int exit_code_ = protocol::kExitOk;
   absl::Time counters_at_ = absl::InfinitePast();
   uint64_t random_state_ = 0;
 };

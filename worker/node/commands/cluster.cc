@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "protocol/config/admin_address.h"
@@ -108,15 +109,6 @@ absl::StatusOr<Common> ParseCommon(std::string_view command, std::span<const std
   return common;
 }
 
-absl::StatusOr<std::string> FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line) || line.empty()) {
-    return absl::InvalidArgumentError(Concat("--token-file: ", path, " has no first line"));
-  }
-  return line;
-}
-
 // The call of an operator route; its target and body are to be filled in.
 absl::StatusOr<protocol::HttpCall> OpenCall(const Common& common) {
   std::string address = common.admin;
@@ -134,7 +126,8 @@ absl::StatusOr<protocol::HttpCall> OpenCall(const Common& common) {
   }
   call.timeout = std::chrono::milliseconds(5'000);
   if (!common.token_file.empty()) {
-    SKEIN_ASSIGN_OR_RETURN(const std::string token, FirstLine(common.token_file));
+    SKEIN_ASSIGN_OR_RETURN(const std::string token,
+                           protocol::ReadAdminToken("--token-file", common.token_file));
     call.headers.emplace_back("authorization", "Bearer " + token);
   }
   return call;
@@ -164,8 +157,8 @@ absl::StatusOr<JsonValue> Ask(protocol::HttpCall call, std::string_view method,
 
 int Fail(const absl::Status& status) {
   int code = kExitNotReached;
-  if (absl::IsInvalidArgument(status)) code = kExitUsage;
-  if (absl::IsUnavailable(status) || absl::IsNotFound(status)) code = kExitRestart;
+  if (absl::IsInvalidArgument(status)) code = protocol::kExitUsage;
+  if (absl::IsUnavailable(status) || absl::IsNotFound(status)) code = protocol::kExitRestart;
   return protocol::FailProgram("skein", status, code);
 }
 
@@ -258,7 +251,7 @@ constexpr char kRolloutHelp[] =
 
 int Help(const char* text) {
   std::printf("%s%s", text, kCommonHelp);
-  return kExitOk;
+  return protocol::kExitOk;
 }
 
 // Prints until the rollout runs no more; the exit code says how it ended.
@@ -273,7 +266,7 @@ int AwaitRollout(const protocol::HttpCall& call, const Common& common) {
     std::fflush(stdout);
     last = text;
     const std::string_view state = TextAt(*rollout, "state");
-    if (state != "running") return state == "done" ? kExitOk : kExitNotReached;
+    if (state != "running") return state == "done" ? protocol::kExitOk : kExitNotReached;
     if (protocol::MonotonicNow() >= end) {
       return Fail(absl::DeadlineExceededError("the rollout still runs; skein rollout status"));
     }
@@ -352,7 +345,7 @@ int RunStatus(std::span<const std::string> arguments) {
     const absl::Status alive = CheckSupervisorLoop(*run);
     if (!alive.ok()) return Fail(alive);
     std::printf("the supervisor of %s lives\n", run->c_str());
-    return kExitOk;
+    return protocol::kExitOk;
   }
   const auto call = OpenCall(*common);
   if (!call.ok()) return Fail(call.status());
@@ -361,7 +354,7 @@ int RunStatus(std::span<const std::string> arguments) {
   std::fputs(common->json ? (protocol::WriteJson(*status) + "\n").c_str()
                           : ClusterStatusText(*status).c_str(),
              stdout);
-  return kExitOk;
+  return protocol::kExitOk;
 }
 
 int RunDrain(std::span<const std::string> arguments) {
@@ -390,7 +383,7 @@ int RunDrain(std::span<const std::string> arguments) {
               common->undo   ? "takes requests again"
               : common->wait ? "is drained"
                              : "is draining");
-  return kExitOk;
+  return protocol::kExitOk;
 }
 
 int RunRollout(std::span<const std::string> arguments) {
@@ -429,7 +422,7 @@ int RunRollout(std::span<const std::string> arguments) {
   std::fputs(
       common->json ? (protocol::WriteJson(*answer) + "\n").c_str() : RolloutText(*answer).c_str(),
       stdout);
-  return kExitOk;
+  return protocol::kExitOk;
 }
 
 }  // namespace skein::worker

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -84,9 +85,9 @@ int Fail(const absl::Status& status, int code) {
 }
 
 int ExitCodeOf(const absl::Status& status) {
-  if (absl::IsNotFound(status)) return kExitModel;
-  if (absl::IsInvalidArgument(status)) return kExitUsage;
-  return absl::IsFailedPrecondition(status) ? kExitConfig : kExitInternal;
+  if (absl::IsNotFound(status)) return protocol::kExitModel;
+  if (absl::IsInvalidArgument(status)) return protocol::kExitUsage;
+  return absl::IsFailedPrecondition(status) ? protocol::kExitConfig : protocol::kExitInternal;
 }
 
 ChildSpec CoordinatorSpec(const ProgramPaths& paths, const std::string& config_file) {
@@ -264,7 +265,7 @@ SupervisorOptions ToSupervisorOptions(const ServePlan& plan, NodeParts& parts,
 int Supervise(const ServePlan& plan, const ProgramPaths& paths, NodeParts& parts,
               std::vector<ChildSpec> children) {
   auto supervisor = NodeSupervisor::Create(ToSupervisorOptions(plan, parts, std::move(children)));
-  if (!supervisor.ok()) return Fail(supervisor.status(), kExitInternal);
+  if (!supervisor.ok()) return Fail(supervisor.status(), protocol::kExitInternal);
   SKEIN_LOG(kInfo, "supervisor started")
       .Field("version", paths.version)
       .Field("containment", parts.containment->description())
@@ -272,7 +273,8 @@ int Supervise(const ServePlan& plan, const ProgramPaths& paths, NodeParts& parts
       .Field("term_file", parts.terms ? parts.terms->path() : std::string("none"));
   const int code = (*supervisor)->Run();
   SKEIN_LOG(kInfo, "supervisor ends").Field("code", code);
-  if (const std::string& logs = plan.config.log.directory; code != kExitOk && !logs.empty()) {
+  if (const std::string& logs = plan.config.log.directory;
+      code != protocol::kExitOk && !logs.empty()) {
     std::fprintf(stderr, "skein: ended with code %d; %s/skein.log says why\n", code, logs.c_str());
   }
   return code;
@@ -286,13 +288,13 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
   probes.listens = with_coordinator;
   const std::vector<Feature> features = ExamineHost(plan.config, *parts.containment, probes);
   if (const absl::Status judged = JudgeFeatures(plan.config, features); !judged.ok()) {
-    return Fail(judged, kExitConfig);
+    return Fail(judged, protocol::kExitConfig);
   }
   if (const absl::Status ready = PrepareNode(plan, with_coordinator, parts); !ready.ok()) {
-    return Fail(ready, kExitConfig);
+    return Fail(ready, protocol::kExitConfig);
   }
   const auto file = WriteChildConfig(plan.config, with_coordinator, *parts.run);
-  if (!file.ok()) return Fail(file.status(), kExitInternal);
+  if (!file.ok()) return Fail(file.status(), protocol::kExitInternal);
   const StartFacts facts = {parts.containment->description(), FeatureSummary(features),
                             parts.run->path(),
                             with_coordinator ? parts.listening.port : plan.config.server.port};

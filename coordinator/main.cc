@@ -194,6 +194,10 @@ struct Server {
 // file beside the operators' socket.
 std::string MetricsText(const protocol::Config& config, Server& server) {
   server.frames->Update(server.system->counters());
+  const protocol::GaugeFamily& depth = server.metrics->mailbox_depth;
+  depth.At({"control", "request"}).Set(static_cast<double>(server.door->mailbox_depth()));
+  depth.At({"control", "command"}).Set(static_cast<double>(server.operators->mailbox_depth()));
+  depth.At({"http", "delta"}).Set(static_cast<double>(server.api->mailbox_depth()));
   std::string text = server.registry->Text();
   const auto address = protocol::ParseAdminAddress(config.admin.listen);
   if (!address.ok() || address->unix_path.empty()) return text;

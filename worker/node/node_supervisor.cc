@@ -411,7 +411,8 @@ void NodeSupervisor::TickSigns(absl::Time now) {
 void NodeSupervisor::WriteCounters() {
   if (options_.counters_path.empty()) return;
   const uint64_t lost = options_.output != nullptr ? options_.output->lines_lost() : 0;
-  std::string text = Concat("# TYPE skein_orphans_swept_total counter\nskein_orphans_swept_total ",
+  std::string text = Concat(options_.features,
+                            "# TYPE skein_orphans_swept_total counter\nskein_orphans_swept_total ",
                             options_.orphans_swept,
                             "\n# TYPE skein_log_lines_lost_total counter\n"
                             "skein_log_lines_lost_total ",

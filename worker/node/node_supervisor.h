@@ -49,6 +49,7 @@ struct SupervisorOptions {
   Descriptor listener;
   const TermFile* terms = nullptr;  // null: terms follow the boot time
   std::string counters_path;        // file of the counters in Prometheus text; empty: none
+  std::string features;             // metrics text that stands before the counters
   int orphans_swept = 0;            // before this supervisor started, for the counters
   // A child reported a line over its link, such as "ready http://...".
   std::function<void(const ChildSpec& child, std::string_view line)> on_report;

@@ -169,6 +169,7 @@ struct NodeParts {
   std::optional<LifeSigns> life;
   ListenSocket listening;
   std::vector<Descriptor> gpu_locks;  // one per worker, or none
+  std::string features;               // as metrics
   int orphans_swept = 0;
 };
 
@@ -238,6 +239,17 @@ absl::StatusOr<std::string> WriteChildConfig(protocol::Config config, bool with_
   return run.WriteFile("node.yaml", protocol::ConfigYaml(config));
 }
 
+// What the probes found, and the two choices of the start that are no probe.
+std::string FeatureMetricsOf(const ServePlan& plan, const Containment& containment,
+                             std::vector<Feature> features) {
+  const FeatureState contained =
+      containment.rung() == 1 ? FeatureState::kOk : FeatureState::kDegraded;
+  features.push_back({"containment", contained, containment.description(), ""});
+  features.push_back(
+      {"backend", FeatureState::kOk, Concat(plan.backend.backend, ": ", plan.backend.reason), ""});
+  return FeatureMetrics(features);
+}
+
 SupervisorOptions ToSupervisorOptions(const ServePlan& plan, NodeParts& parts,
                                       std::vector<ChildSpec> children) {
   SupervisorOptions options;
@@ -250,6 +262,7 @@ SupervisorOptions ToSupervisorOptions(const ServePlan& plan, NodeParts& parts,
   options.listener = std::move(parts.listening.socket);
   if (parts.terms) options.terms = &*parts.terms;
   options.counters_path = parts.run->path() + "/supervisor.prom";
+  options.features = parts.features;
   options.orphans_swept = parts.orphans_swept;
   options.on_report = [started = protocol::MonotonicNow()](const ChildSpec& child,
                                                            std::string_view line) {
@@ -290,6 +303,7 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
   if (const absl::Status judged = JudgeFeatures(plan.config, features); !judged.ok()) {
     return Fail(judged, protocol::kExitConfig);
   }
+  parts.features = FeatureMetricsOf(plan, *parts.containment, features);
   if (const absl::Status ready = PrepareNode(plan, with_coordinator, parts); !ready.ok()) {
     return Fail(ready, protocol::kExitConfig);
   }

@@ -31,6 +31,7 @@
 #include "protocol/base/signal_watch.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "protocol/base/term_file.h"
 #include "protocol/config/admin_address.h"
 #include "protocol/config/config.h"
 #include "protocol/config/fault_list.h"
@@ -43,10 +44,14 @@ namespace {
 using protocol::kExitConfig;
 using protocol::kExitInternal;
 using protocol::kExitModel;
+using protocol::kExitRestart;
 using protocol::kExitUsage;
 
 // The control loop runs each 100 ms; a pause of so long means that nothing would be served now.
 constexpr std::chrono::milliseconds kPulseMax{800};
+
+// Where a coordinator without a supervisor keeps its term when nothing else was said.
+constexpr char kPrivateStateBase[] = "/tmp";
 
 int Fail(const absl::Status& status, int code) {
   return protocol::FailProgram("skein-coordinator", status, code);
@@ -280,6 +285,21 @@ absl::Status OpenAdmin(const protocol::LoadedConfig& loaded, Server& server) {
   return absl::OkStatus();
 }
 
+// The term that a supervisor gives; without one the next of the state directory.
+absl::StatusOr<protocol::Term> TakeTerm(const protocol::LoadedConfig& loaded) {
+  if (const int64_t given = loaded.FlagOr("term", -1); given >= 0) {
+    return protocol::Term(static_cast<uint64_t>(given));
+  }
+  SKEIN_ASSIGN_OR_RETURN(
+      const std::string state,
+      protocol::ChooseStateDirectory(loaded.config.node.state_directory, kPrivateStateBase,
+                                     protocol::kDefaultStateDirectory));
+  const protocol::TermFile terms(state);
+  SKEIN_ASSIGN_OR_RETURN(const uint64_t term, terms.Next(protocol::SecondsSinceBoot()));
+  SKEIN_LOG(kInfo, "term taken").Field("term", term).Field("file", terms.path());
+  return protocol::Term(term);
+}
+
 absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Server& server) {
   SKEIN_ASSIGN_OR_RETURN(
       auto transport,
@@ -333,8 +353,11 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
       *server.registry, static_cast<uint32_t>(config.scheduler.data_parallel_size),
       ToSpeculation(config.speculation).max_depth);
   server.frames = std::make_unique<FrameMetrics>(*server.registry);
-  const protocol::Term term(static_cast<uint64_t>(loaded.FlagOr("term", 1)));
-  if (absl::Status status = OpenControl(config, term, server); !status.ok()) {
+  const absl::StatusOr<protocol::Term> term = TakeTerm(loaded);
+  if (!term.ok()) {
+    return Fail(term.status(), absl::IsUnavailable(term.status()) ? kExitRestart : kExitConfig);
+  }
+  if (absl::Status status = OpenControl(config, *term, server); !status.ok()) {
     return Fail(status, kExitConfig);
   }
   if (absl::Status status = OpenApi(loaded, server); !status.ok()) {

@@ -370,10 +370,9 @@ TEST(ZmqTransportTest, APeerThatClosesWhatItAcceptsIsCalledEverMoreRarely) {
   options.keys = Keys().Worker();
   auto transport = ZmqTransport::Create(options);
   ASSERT_TRUE(transport.ok());
-  ASSERT_TRUE(
-      (*transport)
-          ->Connect(kCoordinatorActor, Concat("tcp://127.0.0.1:", ntohs(address.sin_port)))
-          .ok());
+  ASSERT_TRUE((*transport)
+                  ->Connect(kCoordinatorActor, Concat("tcp://127.0.0.1:", ntohs(address.sin_port)))
+                  .ok());
   Ignore ignore;
   int connects = 0;
   const absl::Time end = MonotonicNow() + absl::Seconds(2);

@@ -14,11 +14,13 @@ namespace skein::worker {
 std::string ChildEnd::Describe() const {
   if (signal == 0) return protocol::Concat("exit code ", exit_code);
   return protocol::Concat("signal ", signal, " (", ::strsignal(signal), ")",
-                          oom_killed ? ", out of memory in its own leaf" : "");
+                          oom_killed  ? ", out of memory in its own leaf"
+                          : oom_above ? ", out of memory at the node's limit"
+                                      : "");
 }
 
 PredecessorEnd JudgeEnd(const ChildEnd& end) {
-  if (end.oom_killed) return PredecessorEnd::kOwn;
+  if (end.oom_killed || end.oom_above) return PredecessorEnd::kOwn;
   switch (end.signal) {
     case 0:
       break;

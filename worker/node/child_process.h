@@ -47,6 +47,8 @@ class ChildProcess final {
   void Signal(int number) const;
   // SIGKILL to the child and, where there is a leaf, to everything in it.
   void Kill() const;
+  // It has a leaf that counts what runs out of memory.
+  bool CountsOoms() const { return leaf_.has_value() && leaf_->CountsOoms(); }
   // The end of the child once it is there; reaps it. Kills what it left in its leaf.
   std::optional<ChildEnd> Reap();
   // What is left of a child that was reaped: remove it once it is empty.

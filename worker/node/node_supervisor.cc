@@ -36,15 +36,15 @@ constexpr uint64_t kSignalsKey = ~uint64_t{0};
 constexpr size_t kReportBytesMax = 4096;
 constexpr absl::Duration kCountersEvery = absl::Seconds(5);
 constexpr absl::Duration kLeafRetry = absl::Milliseconds(20);
+constexpr absl::Duration kAdoptedMax = absl::Seconds(2);
 
 // Floor of the counters: larger than anything an earlier supervisor of this boot gave out.
 uint64_t BootTimeFloor(ChildRole role) {
+  // A term stays below 2^32, because attempts carry it in their upper half.
+  if (role == ChildRole::kCoordinator) return protocol::SecondsSinceBoot();
   timespec now{};
   ::clock_gettime(CLOCK_BOOTTIME, &now);
-  const uint64_t seconds = static_cast<uint64_t>(now.tv_sec);
-  // A term stays below 2^32, because attempts carry it in their upper half.
-  if (role == ChildRole::kCoordinator) return seconds;
-  return seconds * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
 }  // namespace
@@ -111,6 +111,8 @@ int NodeSupervisor::Run() {
 }
 
 void NodeSupervisor::StartDue(absl::Time now) {
+  // The predecessor's leftovers hold what it held.
+  if (adopted_until_ != absl::InfinitePast()) return;
   for (const auto& child : children_) {
     // A start that fails for good may have changed the phase.
     if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
@@ -189,7 +191,9 @@ absl::Time NodeSupervisor::NextDeadline() const {
   if (options_.life != nullptr) next = std::min(next, options_.life->next());
   if (options_.output != nullptr) next = std::min(next, options_.output->next());
   if (!options_.counters_path.empty()) next = std::min(next, counters_at_);
-  if (!ended_.empty()) next = std::min(next, MonotonicNow() + kLeafRetry);
+  if (!ended_.empty() || adopted_until_ != absl::InfinitePast()) {
+    next = std::min(next, MonotonicNow() + kLeafRetry);
+  }
   return next;
 }
 
@@ -335,21 +339,34 @@ void NodeSupervisor::OnReady(Child& child) {
 void NodeSupervisor::CollectEnds(absl::Time now) {
   for (const auto& child : children_) {
     if (!child->process.has_value()) continue;
-    const std::optional<ChildEnd> end = child->process->Reap();
+    const bool counts_ooms = child->process->CountsOoms();
+    std::optional<ChildEnd> end = child->process->Reap();
     if (!end.has_value()) continue;
+    if (end->signal == SIGKILL && !counts_ooms) end->oom_above = oom_.TakeKill();
     OnOutput(*child, now);
     OnLink(*child);
     child->output.End(now);
     child->report.clear();
     if (auto leaf = child->process->TakeLeaf()) ended_.push_back(*std::move(leaf));
     child->process.reset();
-    if (!options_.containment->leaves() && !options_.containment->pid_namespaces()) {
-      EndAdopted([this](int pid) { return IsOwnChild(pid); });
-    }
+    if (options_.containment->rung() == 3) adopted_until_ = now + kAdoptedMax;
     OnEnd(*child, *end, now);
   }
   std::erase_if(ended_, [](const Leaf& leaf) { return leaf.Remove(); });
   ReapAdopted([this](int pid) { return IsOwnChild(pid); });
+  EndLeftovers(now);
+}
+
+// Without a namespace and a leaf, what a dead child left comes to us. Rounds of the loop, none of
+// which waits: children that live go on being served.
+void NodeSupervisor::EndLeftovers(absl::Time now) {
+  if (adopted_until_ == absl::InfinitePast()) return;
+  if (KillAdopted([this](int pid) { return IsOwnChild(pid); }) == 0) {
+    adopted_until_ = absl::InfinitePast();
+  } else if (now >= adopted_until_) {
+    SKEIN_LOG(kError, "what a dead child left does not end; leaving it to the kernel");
+    adopted_until_ = absl::InfinitePast();
+  }
 }
 
 void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
@@ -405,6 +422,7 @@ void NodeSupervisor::TickSigns(absl::Time now) {
   if (options_.life != nullptr) options_.life->Tick(now);
   if (now < counters_at_) return;
   counters_at_ = now + kCountersEvery;
+  oom_.TakeKill();  // of a helper: it explains no end of a child that comes later
   WriteCounters();
 }
 

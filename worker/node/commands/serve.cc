@@ -18,6 +18,7 @@
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "protocol/base/term_file.h"
 #include "worker/node/containment.h"
 #include "worker/node/doctor.h"
 #include "worker/node/gpu_locks.h"
@@ -28,7 +29,6 @@
 #include "worker/node/orphan_sweep.h"
 #include "worker/node/processor_shares.h"
 #include "worker/node/run_directory.h"
-#include "worker/node/term_file.h"
 #include "worker/node/who_holds.h"
 
 namespace skein::worker {
@@ -165,7 +165,7 @@ struct NodeParts {
   std::unique_ptr<Containment> containment;
   std::unique_ptr<RunDirectory> run;
   std::unique_ptr<LineOutput> output;
-  std::optional<TermFile> terms;
+  std::optional<protocol::TermFile> terms;
   std::optional<LifeSigns> life;
   ListenSocket listening;
   std::vector<Descriptor> gpu_locks;  // one per worker, or none
@@ -218,8 +218,8 @@ absl::Status PrepareNode(const ServePlan& plan, bool with_coordinator, NodeParts
     const std::string& run = parts.run->path();
     SKEIN_ASSIGN_OR_RETURN(
         const std::string state,
-        ChooseStateDirectory(config.node.state_directory, run.substr(0, run.rfind('/')),
-                             kDefaultStateDirectory));
+        protocol::ChooseStateDirectory(config.node.state_directory, run.substr(0, run.rfind('/')),
+                                       protocol::kDefaultStateDirectory));
     parts.terms.emplace(state);
   }
   SKEIN_ASSIGN_OR_RETURN(

@@ -24,6 +24,7 @@ inline constexpr int kLockFd = 5;  // the lock of its GPU: workers, held by ever
 struct ChildStart {
   std::string leaf_name;  // "worker.0.<incarnation>"
   std::string program;    // path
+  int program_fd = -1;    // executed in its stead; -1: none
   std::vector<std::string> arguments;
   bool own_pid_namespace = false;  // if the rung has it
   std::vector<int> processors;     // it may run on; empty: where the supervisor may

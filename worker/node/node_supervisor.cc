@@ -47,6 +47,13 @@ uint64_t BootTimeFloor(ChildRole role) {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
+// Another start of the same program would not help.
+bool IsRefusal(const ChildEnd& end) {
+  return end.signal == 0 &&
+         (end.exit_code == protocol::kExitUsage || end.exit_code == protocol::kExitModel ||
+          end.exit_code == protocol::kExitConfig);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NodeSupervisor>> NodeSupervisor::Create(SupervisorOptions options) {
@@ -134,6 +141,7 @@ ChildStart NodeSupervisor::MakeStart(const Child& child) const {
   ChildStart start;
   start.leaf_name = Concat(child.spec.name, ".", child.counter);
   start.program = child.spec.program;
+  start.program_fd = child.program.fd();
   start.arguments = child.spec.arguments;
   start.arguments.push_back(Concat("--supervisor-fd=", kSupervisorFd));
   start.arguments.push_back(Concat(coordinator ? "--term=" : "--incarnation=", child.counter));
@@ -152,6 +160,7 @@ ChildStart NodeSupervisor::MakeStart(const Child& child) const {
 
 absl::Status NodeSupervisor::TryStart(Child& child) {
   SKEIN_ASSIGN_OR_RETURN(child.counter, NextCounter(child));
+  child.program.Look(child.spec.program);
   SKEIN_ASSIGN_OR_RETURN(child.process,
                          ChildProcess::Start(MakeStart(child), *options_.containment));
   return absl::OkStatus();
@@ -324,6 +333,7 @@ void NodeSupervisor::OnLink(Child& child) {
 void NodeSupervisor::OnReady(Child& child) {
   child.was_ready = true;
   child.is_ready = true;
+  child.program.OnReady();
   if (options_.life == nullptr) return;
   const bool coordinator = child.spec.role == ChildRole::kCoordinator;
   const bool all = std::all_of(children_.begin(), children_.end(), [](const auto& other) {
@@ -375,10 +385,8 @@ void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   WriteCounters();
   if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
   if (phase_ == Phase::kDraining && child.spec.role == ChildRole::kCoordinator) return;
-  const bool refused = end.signal == 0 && (end.exit_code == protocol::kExitUsage ||
-                                           end.exit_code == protocol::kExitModel ||
-                                           end.exit_code == protocol::kExitConfig);
-  if (refused && !child.was_ready) {
+  if (GoBack(child, end, now)) return;
+  if (IsRefusal(end) && !child.was_ready) {
     SKEIN_LOG(kError, "child refused to start; a restart would not help")
         .Field("child", child.spec.name)
         .Field("end", end.Describe());
@@ -389,10 +397,27 @@ void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   Restart(child, end, now);
 }
 
+// A program that was put in the place of another and does not work gives way to that one: when it
+// refuses to start or is refused, and when it ends twice before it is ready.
+bool NodeSupervisor::GoBack(Child& child, const ChildEnd& end, absl::Time now) {
+  const bool failed = child.last_end == PredecessorEnd::kOwn && !child.is_ready;
+  const bool goes_back = IsRefusal(end) ? child.program.GoBack()
+                         : failed       ? child.program.OnFailedStart()
+                                        : false;
+  if (!goes_back) return false;
+  SKEIN_LOG(kError, "the new program does not work, the one before it is started again")
+      .Field("child", child.spec.name)
+      .Field("end", end.Describe());
+  ++child.restarts;
+  child.start_at = now;
+  return true;
+}
+
 void NodeSupervisor::Restart(Child& child, const ChildEnd& end, absl::Time now) {
   ++child.restarts;
   // One that ends in order without ever being ready could do so again and again: it counts.
   if (child.last_end == PredecessorEnd::kOrdered && child.is_ready) {
+    child.program.OnOrderedEnd();
     child.start_at = now;
     SKEIN_LOG(kInfo, "child ended as asked, its successor starts").Field("child", child.spec.name);
     return;

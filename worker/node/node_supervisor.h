@@ -24,6 +24,7 @@
 #include "worker/node/life_signs.h"
 #include "worker/node/line_output.h"
 #include "worker/node/oom_watch.h"
+#include "worker/node/program_history.h"
 #include "worker/node/restart_policy.h"
 
 namespace skein::worker {
@@ -74,6 +75,7 @@ class NodeSupervisor final {
         : spec(std::move(child_spec)), policy(limits), output(spec.name, to) {}
     ChildSpec spec;
     RestartPolicy policy;
+    ProgramHistory program;
     ChildOutput output;
     std::optional<ChildProcess> process;
     absl::Time start_at;     // when not running; InfiniteFuture: never
@@ -104,6 +106,7 @@ class NodeSupervisor final {
   void EndLeftovers(absl::Time now);
   void OnEnd(Child& child, const ChildEnd& end, absl::Time now);
   void Restart(Child& child, const ChildEnd& end, absl::Time now);
+  bool GoBack(Child& child, const ChildEnd& end, absl::Time now);
   void AdvancePhase(absl::Time now);
   void EnterStopping(absl::Time now);
   void EnterKilling(absl::Time now);

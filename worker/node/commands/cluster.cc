@@ -204,11 +204,16 @@ std::string GroupBody(const std::vector<std::string>& words) {
   return words.empty() ? "{}" : Concat("{\"group\":", words.front(), "}");
 }
 
-// True when nothing of the group, or of the whole cluster, runs any more.
+// True when nothing of the group, or of the whole cluster, runs any more, and what moved runs
+// elsewhere.
 bool IsDrained(const JsonValue& status, const std::vector<std::string>& words) {
   if (words.empty()) return NumberAt(status, "running") + NumberAt(status, "waiting") == 0;
-  for (const JsonValue& group : ListAt(status, "groups")) {
-    if (Concat(NumberAt(group, "group")) == words.front()) return NumberAt(group, "running") == 0;
+  const std::span<const JsonValue> groups = ListAt(status, "groups");
+  for (const JsonValue& group : groups) {
+    if (Concat(NumberAt(group, "group")) != words.front()) continue;
+    // With one group there is nowhere to move to: they wait for it.
+    const int64_t moving = groups.size() > 1 ? NumberAt(group, "moving") : 0;
+    return NumberAt(group, "running") + moving == 0;
   }
   return true;
 }

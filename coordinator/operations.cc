@@ -105,7 +105,7 @@ absl::Status ClusterOperations::Undrain(std::optional<uint32_t> group) {
     }
     // What a rollout left out has its own reason, which the end of a drain does not touch.
     if (rollout_.left_out() == i) {
-      if (!group) continue;
+      if (std::exchange(drains_[i], {}).asked || !group) continue;
       return absl::FailedPreconditionError(
           absl::StrCat("group ", i, " was left out by a rollout: ", rollout_.status().reason));
     }
@@ -173,7 +173,9 @@ void ClusterOperations::Act(Context& context, const RolloutAction& action) {
     case RolloutStep::kEvict:
       return parts_.scheduler.Evict(group);
     case RolloutStep::kUncordon:
-      return parts_.scheduler.Uncordon(group);
+      // What an operator drained meanwhile stays drained.
+      if (!drains_[action.group].asked) parts_.scheduler.Uncordon(group);
+      return;
     case RolloutStep::kCheck:
       return StartCheck(action.group);
     case RolloutStep::kShutdown:

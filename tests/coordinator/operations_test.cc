@@ -293,6 +293,24 @@ TEST_F(OperationsTest, TheEndOfADrainLetsNobodyIntoAGroupThatARolloutLeftOut) {
   EXPECT_THAT(std::string(Ask(Verb::kUndrain, 0).status.message()),
               ::testing::StartsWith("group 0 was left out by a rollout: "));
   EXPECT_TRUE(Status().ready) << "the other group serves";
+  // A drain of it ends like any other, and stands in no rollout's way.
+  ASSERT_TRUE(Ask(Verb::kDrain, 0).status.ok());
+  ASSERT_TRUE(Ask(Verb::kUndrain, 0).status.ok());
+  EXPECT_EQ(Status().groups[0].state, "draining");
+  EXPECT_TRUE(Ask(Verb::kRollout, std::nullopt, "start").status.ok());
+}
+
+TEST_F(OperationsTest, AGroupThatIsDrainedDuringARolloutStaysDrained) {
+  ASSERT_TRUE(Ask(Verb::kRollout, std::nullopt, "start").status.ok());
+  ReplaceNext(1, "new");
+  ASSERT_TRUE(Ask(Verb::kDrain, 1).status.ok());
+  ReplaceNext(2, "new");
+  Run(30);
+  ASSERT_EQ(Status().rollout.state, RolloutState::kDone) << Status().rollout.reason;
+  EXPECT_EQ(Status().groups[0].state, "ready");
+  EXPECT_EQ(Status().groups[1].state, "draining") << "the operator did not let it in again";
+  ASSERT_TRUE(Ask(Verb::kUndrain, 1).status.ok());
+  EXPECT_EQ(Status().groups[1].state, "ready");
 }
 
 TEST_F(OperationsTest, WhatADrainMovesIsCountedUntilItIsComputedElsewhere) {

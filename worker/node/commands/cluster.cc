@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/control_bytes.h"
 #include "protocol/base/exit_codes.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -150,7 +151,7 @@ absl::StatusOr<JsonValue> Ask(protocol::HttpCall call, std::string_view method,
   if (json.ok()) {
     const JsonValue* error = json->Find("error");
     const JsonValue* text = error != nullptr ? error->Find("message") : nullptr;
-    if (text != nullptr) message = text->string();
+    if (text != nullptr) message = protocol::EscapeControls(text->string(), "");
   }
   return absl::FailedPreconditionError(message);
 }
@@ -162,9 +163,10 @@ int Fail(const absl::Status& status) {
   return protocol::FailProgram("skein", status, code);
 }
 
-std::string_view TextAt(const JsonValue& object, std::string_view key) {
+// For a terminal: parts of it are what workers say of themselves.
+std::string TextAt(const JsonValue& object, std::string_view key) {
   const JsonValue* value = object.Find(key);
-  return value == nullptr ? std::string_view() : value->string();
+  return value == nullptr ? "" : protocol::EscapeControls(value->string(), "");
 }
 
 int64_t NumberAt(const JsonValue& object, std::string_view key) {
@@ -243,12 +245,14 @@ constexpr char kDrainHelp[] =
     "Lets no new request into a group, or into the cluster; what runs finishes or moves.\n"
     "  --wait                 return when nothing runs there any more\n"
     "  --timeout SECONDS      how long to wait (600)\n"
-    "  --undo                 let requests in again\n";
+    "  --undo                 let requests in again; not into a group that a rollout left out\n";
 constexpr char kRolloutHelp[] =
     "usage: skein rollout start|status|pause|resume|abort [FLAGS]\n"
     "Replaces the workers group by group while the cluster serves: drain, stop, start, compare "
     "the\n"
-    "new worker's answer to a fixed prompt bit for bit, let requests in, watch, next.\n"
+    "new worker's answer to a fixed prompt bit for bit, let requests in, watch, next. A group "
+    "that\n"
+    "fails goes back to the program of before, and the rollout halts.\n"
     "  --build NAME           start: pass over groups that have this build, refuse any other\n"
     "  --wait                 start, resume: return when it is done or halted\n"
     "  --timeout SECONDS      how long to wait (600)\n"
@@ -270,7 +274,7 @@ int AwaitRollout(const protocol::HttpCall& call, const Common& common) {
     if (text != last) std::fputs(text.c_str(), stdout);
     std::fflush(stdout);
     last = text;
-    const std::string_view state = TextAt(*rollout, "state");
+    const std::string state = TextAt(*rollout, "state");
     if (state != "running") return state == "done" ? protocol::kExitOk : kExitNotReached;
     if (protocol::MonotonicNow() >= end) {
       return Fail(absl::DeadlineExceededError("the rollout still runs; skein rollout status"));
@@ -282,7 +286,7 @@ int AwaitRollout(const protocol::HttpCall& call, const Common& common) {
 }  // namespace
 
 std::string RolloutText(const JsonValue& rollout) {
-  const std::string_view state = TextAt(rollout, "state");
+  const std::string state = TextAt(rollout, "state");
   std::string text = Concat("rollout ", state);
   if (state == "running" || state == "paused" || state == "halted") {
     text += Concat(", group ", NumberAt(rollout, "group"), " ", TextAt(rollout, "phase"));
@@ -292,7 +296,7 @@ std::string RolloutText(const JsonValue& rollout) {
                    " replaced");
   }
   text += "\n";
-  if (const std::string_view reason = TextAt(rollout, "reason"); !reason.empty()) {
+  if (const std::string reason = TextAt(rollout, "reason"); !reason.empty()) {
     text += Concat("  ", reason, "\n");
   }
   return text;

@@ -30,6 +30,7 @@ struct GroupStatus {
   uint64_t epoch = 0;
   std::optional<uint32_t> worker;  // node
   uint32_t running = 0;
+  uint32_t moving = 0;  // sequences that it was emptied of, until another group computed them
   std::optional<absl::Duration> step_age;  // of the oldest step in flight
   uint32_t blocks = 0;
   uint32_t blocks_used = 0;

@@ -57,6 +57,8 @@ class FrontDoorQueue final : public FrontDoor {
   // Refuses everything from here on. Any thread.
   void StartDraining();
 
+  // Events that wait for the control loop. Any thread.
+  size_t mailbox_depth() const { return events_.depth(); }
   bool ready() const { return ready_; }
   bool closed() const { return closed_; }
   // How long the control loop has not run.

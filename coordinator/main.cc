@@ -24,30 +24,34 @@
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/tokenizer.h"
 #include "protocol/actor/threaded_actor_system.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/fingerprint.h"
 #include "protocol/base/log.h"
 #include "protocol/base/parent_guard.h"
 #include "protocol/base/signal_watch.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "protocol/base/term_file.h"
 #include "protocol/config/admin_address.h"
 #include "protocol/config/config.h"
 #include "protocol/config/fault_list.h"
 #include "protocol/json/json_writer.h"
-#include "protocol/transport/control_endpoint.h"
-#include "protocol/transport/curve_keys.h"
-#include "protocol/transport/zmq_transport.h"
+#include "protocol/transport/control_transport.h"
 
 namespace skein::coordinator {
 namespace {
 
-constexpr int kExitUsage = 64;
-constexpr int kExitModel = 65;
-constexpr int kExitInternal = 70;
-constexpr int kExitConfig = 78;
+using protocol::kExitConfig;
+using protocol::kExitInternal;
+using protocol::kExitModel;
+using protocol::kExitRestart;
+using protocol::kExitUsage;
 
 // The control loop runs each 100 ms; a pause of so long means that nothing would be served now.
 constexpr std::chrono::milliseconds kPulseMax{800};
+
+// Where a coordinator without a supervisor keeps its term when nothing else was said.
+constexpr char kPrivateStateBase[] = "/tmp";
 
 int Fail(const absl::Status& status, int code) {
   return protocol::FailProgram("skein-coordinator", status, code);
@@ -195,6 +199,10 @@ struct Server {
 // file beside the operators' socket.
 std::string MetricsText(const protocol::Config& config, Server& server) {
   server.frames->Update(server.system->counters());
+  const protocol::GaugeFamily& depth = server.metrics->mailbox_depth;
+  depth.At({"control", "request"}).Set(static_cast<double>(server.door->mailbox_depth()));
+  depth.At({"control", "command"}).Set(static_cast<double>(server.operators->mailbox_depth()));
+  depth.At({"http", "delta"}).Set(static_cast<double>(server.api->mailbox_depth()));
   std::string text = server.registry->Text();
   const auto address = protocol::ParseAdminAddress(config.admin.listen);
   if (!address.ok() || address->unix_path.empty()) return text;
@@ -251,18 +259,6 @@ std::string ConfigJson(const protocol::LoadedConfig& loaded) {
   return out;
 }
 
-// The first line of the file.
-absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  if (path.empty()) return std::string();
-  std::ifstream file(path);
-  std::string token;
-  if (!std::getline(file, token) || token.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("admin.token_file: ", path, " has no first line that could be a token"));
-  }
-  return token;
-}
-
 absl::Status OpenAdmin(const protocol::LoadedConfig& loaded, Server& server) {
   const protocol::Config& config = loaded.config;
   SKEIN_ASSIGN_OR_RETURN(const protocol::AdminAddress address,
@@ -272,7 +268,10 @@ absl::Status OpenAdmin(const protocol::LoadedConfig& loaded, Server& server) {
   options.unix_path = address.unix_path;
   options.host = address.host;
   options.port = address.port.value_or(0);
-  SKEIN_ASSIGN_OR_RETURN(options.token, ReadToken(config.admin.token_file));
+  if (!config.admin.token_file.empty()) {
+    SKEIN_ASSIGN_OR_RETURN(options.token,
+                           protocol::ReadAdminToken("admin.token_file", config.admin.token_file));
+  }
   options.identity = {SKEIN_VERSION,
                       absl::StrCat(protocol::kProtocolMajor, ".", protocol::kProtocolMinor),
                       protocol::ConfigHash(config)};
@@ -286,27 +285,38 @@ absl::Status OpenAdmin(const protocol::LoadedConfig& loaded, Server& server) {
   return absl::OkStatus();
 }
 
-absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Server& server) {
-  protocol::ZmqTransportOptions transport_options;
-  transport_options.self = protocol::kCoordinatorActor;
-  transport_options.heartbeat_interval = config.transport.heartbeat_interval;
-  transport_options.heartbeat_timeout = config.transport.heartbeat_timeout;
-  if (protocol::NeedsKeys(config.transport.control_endpoint)) {
-    SKEIN_ASSIGN_OR_RETURN(transport_options.keys,
-                           protocol::LoadCurveKeys({config.transport.curve_server_key,
-                                                    config.transport.curve_secret_key_file,
-                                                    config.transport.curve_allowed_keys_file},
-                                                   protocol::CurveSide::kCoordinator));
+// The term that a supervisor gives; without one the next of the state directory.
+absl::StatusOr<protocol::Term> TakeTerm(const protocol::LoadedConfig& loaded) {
+  if (const int64_t given = loaded.FlagOr("term", -1); given >= 0) {
+    return protocol::Term(static_cast<uint64_t>(given));
   }
-  auto transport = protocol::ZmqTransport::Create(transport_options);
-  if (!transport.ok()) return transport.status();
+  SKEIN_ASSIGN_OR_RETURN(
+      const std::string state,
+      protocol::ChooseStateDirectory(loaded.config.node.state_directory, kPrivateStateBase,
+                                     protocol::kDefaultStateDirectory));
+  const protocol::TermFile terms(state);
+  SKEIN_ASSIGN_OR_RETURN(const uint64_t term, terms.Next(protocol::SecondsSinceBoot()));
+  SKEIN_LOG(kInfo, "term taken").Field("term", term).Field("file", terms.path());
+  return protocol::Term(term);
+}
+
+absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Server& server) {
+  SKEIN_ASSIGN_OR_RETURN(
+      auto transport,
+      protocol::OpenControlTransport(
+          {.self = protocol::kCoordinatorActor,
+           .endpoint = config.transport.control_endpoint,
+           .heartbeat_interval = config.transport.heartbeat_interval,
+           .heartbeat_timeout = config.transport.heartbeat_timeout,
+           .curve = {config.transport.curve_server_key, config.transport.curve_secret_key_file,
+                     config.transport.curve_allowed_keys_file}}));
   protocol::ActorSystemOptions options;
   options.self = protocol::kCoordinatorActor;
   options.term = term;
   options.lease = config.transport.lease_timeout;
   options.beat_interval = config.transport.heartbeat_interval;
   options.on_scheduling_delay = [&server](absl::Duration late) { server.frames->Observe(late); };
-  server.system = std::make_unique<protocol::ThreadedActorSystem>(options, *std::move(transport));
+  server.system = std::make_unique<protocol::ThreadedActorSystem>(options, std::move(transport));
   server.waker = std::make_unique<RoundWaker>(server.system->waker());
   server.door =
       std::make_unique<FrontDoorQueue>(ToFrontDoorLimits(config.scheduler), *server.waker);
@@ -343,8 +353,11 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
       *server.registry, static_cast<uint32_t>(config.scheduler.data_parallel_size),
       ToSpeculation(config.speculation).max_depth);
   server.frames = std::make_unique<FrameMetrics>(*server.registry);
-  const protocol::Term term(static_cast<uint64_t>(loaded.FlagOr("term", 1)));
-  if (absl::Status status = OpenControl(config, term, server); !status.ok()) {
+  const absl::StatusOr<protocol::Term> term = TakeTerm(loaded);
+  if (!term.ok()) {
+    return Fail(term.status(), absl::IsUnavailable(term.status()) ? kExitRestart : kExitConfig);
+  }
+  if (absl::Status status = OpenControl(config, *term, server); !status.ok()) {
     return Fail(status, kExitConfig);
   }
   if (absl::Status status = OpenApi(loaded, server); !status.ok()) {

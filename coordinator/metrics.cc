@@ -280,6 +280,12 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
                                  "Worker groups by state. Fewer ready than configured for minutes: "
                                  "read the log of the worker that is missing."},
                                 {{"state", GroupStates()}})),
+      mailbox_depth(registry.AddGauges(
+          {"skein_actor_mailbox_depth",
+           "Items that wait in a mailbox: requests and operators' commands for the control loop, "
+           "deltas of streams for the HTTP thread. High for seconds: that thread does not keep up, "
+           "see skein_scheduling_delay_seconds."},
+          {{"actor", {"control", "http"}}, {"type", {"request", "command", "delta"}}})),
       stale_results(registry.AddCounter(
           {"skein_stale_results_total", "Results of ended epochs that were dropped."})) {}
 

@@ -80,6 +80,7 @@ struct StepMetrics {
   protocol::Counter migrations;
   protocol::CounterFamily epoch_changes;  // cause
   protocol::GaugeFamily workers, groups;  // state
+  protocol::GaugeFamily mailbox_depth;    // actor, type
   protocol::Counter stale_results;
 };
 

@@ -103,6 +103,12 @@ absl::Status ClusterOperations::Undrain(std::optional<uint32_t> group) {
       return absl::FailedPreconditionError(
           absl::StrCat("group ", i, " is being replaced by the rollout; abort that first"));
     }
+    // What a rollout left out has its own reason, which the end of a drain does not touch.
+    if (rollout_.left_out() == i) {
+      if (std::exchange(drains_[i], {}).asked || !group) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("group ", i, " was left out by a rollout: ", rollout_.status().reason));
+    }
     drains_[i] = {};
     parts_.scheduler.Uncordon(GroupId(i));
   }
@@ -167,17 +173,23 @@ void ClusterOperations::Act(Context& context, const RolloutAction& action) {
     case RolloutStep::kEvict:
       return parts_.scheduler.Evict(group);
     case RolloutStep::kUncordon:
-      return parts_.scheduler.Uncordon(group);
+      // What an operator drained meanwhile stays drained.
+      if (!drains_[action.group].asked) parts_.scheduler.Uncordon(group);
+      return;
     case RolloutStep::kCheck:
       return StartCheck(action.group);
     case RolloutStep::kShutdown:
+    case RolloutStep::kRefuse:
       break;
   }
+  const protocol::Shutdown shutdown =
+      action.step == RolloutStep::kRefuse
+          ? protocol::Shutdown{"the rollout goes back: " + rollout_.status().reason, true}
+          : protocol::Shutdown{"rolling restart"};
   const std::optional<WorkerGroup>& formed = parts_.workers.group(group);
   if (!formed) return;
   for (const GroupRank& rank : formed->ranks) {
-    const absl::Status sent =
-        context.Send(rank.worker, formed->epoch, protocol::Shutdown{"rolling restart"});
+    const absl::Status sent = context.Send(rank.worker, formed->epoch, shutdown);
     if (!sent.ok()) SKEIN_LOG(kWarn, "shutdown not sent").Field("worker", rank.worker.node);
   }
 }
@@ -230,12 +242,14 @@ RolloutView ClusterOperations::View() const {
     GroupView& group = view.groups.emplace_back();
     group.ready = parts_.scheduler.has_epoch(GroupId(i));
     group.running = parts_.scheduler.group(GroupId(i)).num_running();
+    group.moving = parts_.scheduler.num_moving_from(GroupId(i));
     const std::optional<WorkerGroup>& formed = parts_.workers.group(GroupId(i));
     if (!formed) continue;
     const protocol::RegisterWorker& said =
         parts_.workers.registration(formed->ranks.front().worker);
     group.incarnation = said.incarnation.value();
     group.build = said.build;
+    group.failed_before = said.predecessor_end == protocol::PredecessorEnd::kOwn;
   }
   return view;
 }
@@ -266,6 +280,7 @@ GroupStatus ClusterOperations::GroupStatusOf(GroupId group, absl::Time now) cons
   status.group = group.value();
   status.state = StateOf(group, now);
   status.running = schedule.num_running();
+  status.moving = parts_.scheduler.num_moving_from(group);
   status.step_age = parts_.steps.Age(group, now);
   status.cordoned = schedule.cordoned();
   status.probation = schedule.probation() != nullptr;

@@ -37,6 +37,8 @@ class OperatorQueue {
   // ResourceExhausted when the control loop does not take them.
   absl::Status TryPush(OperatorCommand command) { return commands_.TryPush(std::move(command)); }
   std::vector<OperatorCommand> TakeAll() { return commands_.TakeAll(); }
+  // Commands that wait for the control loop. Any thread.
+  size_t mailbox_depth() const { return commands_.depth(); }
 
  private:
   static constexpr size_t kCommandsMax = 64;

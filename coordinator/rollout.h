@@ -32,6 +32,8 @@ enum class RolloutPhase {
   kStarting,   // the old worker was told to end; the new one is awaited
   kChecking,   // the new worker answers the check
   kSoaking,    // it serves, and is watched
+  kReturning,  // the new worker was refused; the one of the program before it is awaited
+  kComparing,  // that one answers the check
 };
 std::string_view NameOf(RolloutState state);
 std::string_view NameOf(RolloutPhase phase);
@@ -41,7 +43,10 @@ struct GroupView {
   bool ready = false;        // an epoch runs
   uint64_t incarnation = 0;  // newest that registered of its worker
   std::string build;         // of it
+  // The process before it ended by itself: a start failed, and perhaps its supervisor went back.
+  bool failed_before = false;
   uint32_t running = 0;      // sequences, checks not among them
+  uint32_t moving = 0;       // that it was emptied of and no other group computed so far
 };
 struct RolloutView {
   std::vector<GroupView> groups;
@@ -49,7 +54,9 @@ struct RolloutView {
   uint64_t failed = 0;  // of them by the server's fault
 };
 
-enum class RolloutStep { kCordon, kEvict, kCheck, kShutdown, kUncordon };
+// kRefuse: the worker is told that another start of its program changes nothing, whereupon its
+// supervisor starts the program before it.
+enum class RolloutStep { kCordon, kEvict, kCheck, kShutdown, kRefuse, kUncordon };
 struct RolloutAction {
   RolloutStep step = RolloutStep::kCordon;
   uint32_t group = 0;
@@ -86,9 +93,13 @@ class Rollout {
   // The check that was asked for ended.
   void OnCheck(CheckResult result) { checked_ = std::move(result); }
   // It could not be made: nothing is known of the group.
-  void OnCheckFailed(std::string reason) { Halt(std::move(reason)); }
+  void OnCheckFailed(std::string reason) { check_failure_ = std::move(reason); }
   // A check is awaited of this group.
   std::optional<uint32_t> awaits_check() const;
+
+  // The group that a halted rollout left cordoned: neither the new program nor the one before it
+  // passed there. The next rollout replaces its worker whatever its build.
+  std::optional<uint32_t> left_out() const { return left_out_; }
 
   const RolloutStatus& status() const { return status_; }
   bool active() const {
@@ -100,24 +111,35 @@ class Rollout {
   void Wait(absl::Time now, const RolloutView& view, Actions& actions);
   void DrainGroup(absl::Time now, const GroupView& group, Actions& actions);
   void Measure(absl::Time now, const GroupView& group, Actions& actions);
+  void StopOld(absl::Time now, const GroupView& group, Actions& actions);
   void AwaitStart(absl::Time now, const GroupView& group, Actions& actions);
   void Check(absl::Time now, const GroupView& group, Actions& actions);
-  void Soak(absl::Time now, const RolloutView& view);
+  void Soak(absl::Time now, const RolloutView& view, Actions& actions);
+  void GoBack(absl::Time now, std::string reason);
+  void Return(absl::Time now, const GroupView& group, Actions& actions);
+  void Compare(const GroupView& group, Actions& actions);
+  void StartCheck(RolloutPhase phase, Actions& actions);
   void FailStart(absl::Time now, std::string reason);
   void Halt(std::string reason);
+  void LeaveOut(std::string_view reason);
   void Next();
 
   const RolloutLimits limits_;
   RolloutStatus status_;
   bool aborting_ = false;
   bool evicted_ = false;
+  bool refused_ = false;          // while it goes back: the new worker was told
   absl::Time deadline_;           // of the phase
   uint64_t old_incarnation_ = 0;  // that was told to end, or whose start failed
   uint64_t new_incarnation_ = 0;  // that is checked or soaks
   uint64_t ended_before_ = 0;
   uint64_t failed_before_ = 0;
   std::optional<CheckResult> checked_;
-  CheckResult baseline_;
+  std::string check_failure_;
+  CheckResult baseline_;   // of the group in turn, by its old worker
+  std::string old_build_;  // of that worker
+  std::optional<uint32_t> left_out_;
+  CheckResult left_out_baseline_;
 };
 
 }  // namespace skein::coordinator

@@ -26,6 +26,14 @@ uint32_t ClusterScheduler::num_running() const {
   return count;
 }
 
+uint32_t ClusterScheduler::num_moving_from(protocol::GroupId group) const {
+  uint32_t count = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    count += sequence->moving_from == group.value() ? 1 : 0;
+  }
+  return count;
+}
+
 // OK if some group with an epoch can run the sequence, or none has one; else why the first cannot.
 absl::Status ClusterScheduler::CheckFits(const Sequence& sequence) const {
   absl::Status first;

@@ -62,6 +62,8 @@ class ClusterScheduler {
   bool has_epoch(protocol::GroupId group) const { return groups_[group.value()]->has_epoch(); }
   uint32_t num_groups() const { return static_cast<uint32_t>(groups_.size()); }
   uint32_t num_running() const;
+  // Sequences that the group was emptied of and that no other one has computed again so far.
+  uint32_t num_moving_from(protocol::GroupId group) const;
   uint32_t num_queued() const { return admission_.num_queued(); }
   bool empty() const { return sequences_.empty(); }
   const SchedulerLimits& limits() const { return limits_; }

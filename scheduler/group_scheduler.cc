@@ -94,6 +94,12 @@ void GroupScheduler::Requeue(Sequence& sequence) {
   queue_.Push(&sequence);
 }
 
+void GroupScheduler::MoveOut(Sequence& sequence) {
+  ++counters_.moves;
+  sequence.moving_from = index_;
+  Requeue(sequence);
+}
+
 void GroupScheduler::Unlist(Sequence& sequence) {
   std::vector<Sequence*>& lane = running_[sequence.lane];
   const auto found = std::lower_bound(lane.begin(), lane.end(), &sequence, ServiceOrder());
@@ -121,9 +127,8 @@ void GroupScheduler::Evict() {
   for (std::vector<Sequence*>& lane : running_) {
     for (Sequence* sequence : std::vector<Sequence*>(lane)) {
       if (sequence->in_flight || sequence->pinned) continue;
-      ++counters_.moves;
       Unlist(*sequence);
-      Requeue(*sequence);
+      MoveOut(*sequence);
     }
   }
 }
@@ -509,6 +514,7 @@ void GroupScheduler::AppendTokens(Sequence& sequence, const protocol::Verificati
       return;
     }
     sequence.tokens.push_back(token);
+    sequence.moving_from.reset();
     ++delta.num_tokens;
     sequence.num_accepted_tokens += draft ? 1 : 0;
     commit.tokens.push_back(
@@ -541,8 +547,7 @@ void GroupScheduler::CommitSequence(Sequence& sequence,
   if (delta.over()) {
     TakeBack(sequence);
   } else if (evicting_ && !sequence.pinned) {
-    ++counters_.moves;
-    Requeue(sequence);
+    MoveOut(sequence);
   } else {
     Recount(sequence);
   }

@@ -195,6 +195,7 @@ class GroupScheduler {
   void Preempt(Sequence& sequence);
   void TakeBack(Sequence& sequence);
   void Requeue(Sequence& sequence);
+  void MoveOut(Sequence& sequence);
   void Unlist(Sequence& sequence);
   void Recount(Sequence& sequence);
   void AppendTokens(Sequence& sequence, const protocol::VerificationSummary& summary,

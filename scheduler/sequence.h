@@ -50,6 +50,8 @@ struct Sequence {
   int32_t priority = 0;
   uint64_t arrival = 0;  // order of AddSequence
   std::optional<uint32_t> pinned;
+  // The group that was emptied of it, until another one computed it again.
+  std::optional<uint32_t> moving_from;
 
   SequenceState state = SequenceState::kQueued;
   uint32_t group = 0;  // meaningful while it runs

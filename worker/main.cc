@@ -15,6 +15,7 @@
 #include "kernels/device.h"
 #include "kernels/reference/register.h"
 #include "protocol/actor/threaded_actor_system.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/fingerprint.h"
 #include "protocol/base/log.h"
 #include "protocol/base/parent_guard.h"
@@ -23,9 +24,7 @@
 #include "protocol/base/strings.h"
 #include "protocol/config/config.h"
 #include "protocol/config/fault_list.h"
-#include "protocol/transport/control_endpoint.h"
-#include "protocol/transport/curve_keys.h"
-#include "protocol/transport/zmq_transport.h"
+#include "protocol/transport/control_transport.h"
 #include "worker/build_identity.h"
 #include "worker/fault_points.h"
 #include "worker/gpu_backend.h"
@@ -39,10 +38,10 @@
 namespace skein::worker {
 namespace {
 
-constexpr int kExitModel = 65;
-constexpr int kExitInternal = 70;
-constexpr int kExitRestart = 75;
-constexpr int kExitConfig = 78;
+using protocol::kExitConfig;
+using protocol::kExitInternal;
+using protocol::kExitModel;
+using protocol::kExitRestart;
 
 int Fail(const absl::Status& status, int code) {
   return protocol::FailProgram("skein-worker", status, code);
@@ -180,20 +179,14 @@ absl::StatusOr<protocol::RegisterWorker> Registration(const protocol::LoadedConf
 }
 
 absl::StatusOr<std::unique_ptr<protocol::ZmqTransport>> OpenTransport(
-    const protocol::LoadedConfig& loaded, protocol::ActorId self) {
-  const protocol::TransportConfig& transport = loaded.config.transport;
-  protocol::ZmqTransportOptions options;
-  options.self = self;
-  options.heartbeat_interval = transport.heartbeat_interval;
-  options.heartbeat_timeout = transport.heartbeat_timeout;
-  if (protocol::NeedsKeys(transport.control_endpoint)) {
-    SKEIN_ASSIGN_OR_RETURN(
-        options.keys,
-        protocol::LoadCurveKeys({transport.curve_server_key, transport.curve_secret_key_file,
-                                 transport.curve_allowed_keys_file},
-                                protocol::CurveSide::kWorker));
-  }
-  return protocol::ZmqTransport::Create(options);
+    const protocol::TransportConfig& config, protocol::ActorId self) {
+  return protocol::OpenControlTransport(
+      {.self = self,
+       .endpoint = config.control_endpoint,
+       .heartbeat_interval = config.heartbeat_interval,
+       .heartbeat_timeout = config.heartbeat_timeout,
+       .curve = {config.curve_server_key, config.curve_secret_key_file,
+                 config.curve_allowed_keys_file}});
 }
 
 int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> model,
@@ -203,7 +196,7 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   protocol::ActorSystemOptions system_options;
   system_options.self = {
       protocol::NodeId(static_cast<uint32_t>(1 + loaded.FlagOr("worker-index", 0))), 0};
-  auto transport = OpenTransport(loaded, system_options.self);
+  auto transport = OpenTransport(config.transport, system_options.self);
   if (!transport.ok()) return Fail(transport.status(), kExitConfig);
   system_options.incarnation =
       protocol::Incarnation(static_cast<uint64_t>(loaded.FlagOr("incarnation", 1)));

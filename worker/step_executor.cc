@@ -236,6 +236,27 @@ StepExecutor::StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& 
       jobs_(kJobsMax, doorbell_),
       results_(kPlansMax, actor) {
   thread_ = std::thread([this] { Loop(); });
+  warm_.acquire();
+}
+
+// A step that nobody asked for: it reads every weight once, and what it took bounds the first step
+// of a client. It belongs to the load, which may take its time.
+void StepExecutor::WarmUp() {
+  StepPlan plan;
+  protocol::SequenceStep& step = plan.sequences.emplace_back();
+  step.fresh_slot = true;
+  step.tokens.push_back(0);
+  step.new_blocks.emplace_back(0);
+  step.sample = true;
+  step.sampling.temperature = 0;
+  const absl::Time begin = protocol::MonotonicNow();
+  const StepResult result = RunPlan(*model_, plan);
+  model_->input().Reset();
+  if (result.status == StepStatus::kOk) {
+    deadline_.Observe(1, protocol::MonotonicNow() - begin);
+  } else {
+    SKEIN_LOG(kError, "the step of the start failed").Field("reason", result.message);
+  }
 }
 
 StepExecutor::~StepExecutor() {
@@ -298,6 +319,8 @@ bool StepExecutor::Run(Job& job) {
 }
 
 void StepExecutor::Loop() {
+  WarmUp();
+  warm_.release();
   while (true) {
     doorbell_.Wait();
     for (Job& job : jobs_.TakeAll()) {

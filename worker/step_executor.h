@@ -28,7 +28,7 @@ class StepExecutor final : public StepRunner {
  public:
   using StepHook = std::function<void(const protocol::StepPlan&)>;
   // `actor` is woken when a result is left; it outlives the executor. `before_step`, if any, runs
-  // on the device thread before each plan.
+  // on the device thread before each plan. Returns when the device thread ran a step of its own.
   StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
                StepHook before_step = nullptr, std::unique_ptr<StepWatchdog> watchdog = nullptr);
   // Ends the thread after the step it is in.
@@ -57,6 +57,7 @@ class StepExecutor final : public StepRunner {
   };
 
   void Loop();
+  void WarmUp();
   bool Run(Job& job);
   protocol::StepResult RunWatched(const protocol::StepPlan& plan);
 
@@ -69,6 +70,7 @@ class StepExecutor final : public StepRunner {
   Doorbell doorbell_;
   protocol::Mailbox<Job> jobs_;
   protocol::Mailbox<protocol::StepResult> results_;
+  std::binary_semaphore warm_{0};
   std::thread thread_;
 };
 

@@ -11,11 +11,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "protocol/base/exit_codes.h"
 
 namespace skein::worker {
 
-// Exit code of a worker whose step passed its deadline; its supervisor counts it as its own doing.
-inline constexpr int kExitStepDeadline = 76;
+using protocol::kExitStepDeadline;
 
 class StepWatchdog {
  public:

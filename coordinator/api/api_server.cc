@@ -58,6 +58,7 @@ class ApiServer::Impl {
 
   absl::Status Listen();
   protocol::HttpServer& http() { return *http_; }
+  const DeltaCourier& courier() const { return *courier_; }
   void StartDraining() { is_draining_ = true; }
   void Stop() {
     http_->Stop();
@@ -574,6 +575,8 @@ void ApiServer::Drain(std::function<void()> done) {
 void ApiServer::Stop() { impl_->Stop(); }
 
 void ApiServer::Post(std::function<void()> function) { impl_->http().Post(std::move(function)); }
+
+size_t ApiServer::mailbox_depth() const { return impl_->courier().mailbox_depth(); }
 
 uint16_t ApiServer::port() const { return impl_->http().port(); }
 

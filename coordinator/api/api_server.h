@@ -89,6 +89,8 @@ class ApiServer {
   // Runs `function` on the listener's thread, after what is ready there. Any thread, until the
   // server is destroyed; nothing runs after Stop.
   void Post(std::function<void()> function);
+  // Deltas that wait for the listener's thread. Any thread.
+  size_t mailbox_depth() const;
   uint16_t port() const;
 
  private:

@@ -32,6 +32,8 @@ class DeltaCourier final : public std::enable_shared_from_this<DeltaCourier>,
   // Keeps the delta for `to`. Posts one delivery unless one is on its way already. After Close the
   // delta is dropped.
   void Send(std::shared_ptr<DeltaReceiver> to, TokenDelta delta, const Poster& post);
+  // Deltas that wait for the listener's thread. Any thread.
+  size_t mailbox_depth() const { return items_.depth(); }
   // The listener is stopped: nothing is delivered any more.
   void Close();
 

@@ -37,6 +37,7 @@ void WriteGroup(JsonWriter& out, const GroupStatus& group) {
   out.Key("worker");
   group.worker ? out.Uint(*group.worker) : out.Null();
   Count(out, "running", group.running);
+  Count(out, "moving", group.moving);
   out.Key("step_age_s");
   group.step_age ? out.Double(absl::ToDoubleSeconds(*group.step_age)) : out.Null();
   Count(out, "blocks", group.blocks);

@@ -16,6 +16,8 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include "protocol/base/control_bytes.h"
+
 namespace skein::protocol {
 namespace {
 
@@ -55,21 +57,17 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 }
 
 void AppendEscaped(std::string_view text, std::string& out) {
-  static constexpr char kHex[] = "0123456789abcdef";
   for (size_t i = 0; i < text.size(); ++i) {
-    const unsigned char c = static_cast<unsigned char>(text[i]);
-    const bool c1 =
-        c == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    const char c = text[i];
     if (c == '"' || c == '\\') {
       out += '\\';
-      out += static_cast<char>(c);
-    } else if (c < 0x20 || c == 0x7F || c1) {
-      const unsigned char code = c1 ? static_cast<unsigned char>(text[++i]) : c;
+      out += c;
+    } else if (const size_t bytes = ControlBytes(text.substr(i)); bytes > 0) {
+      i += bytes - 1;  // the last byte of a C1 is its code
       out += "\\u00";
-      out += kHex[code >> 4];
-      out += kHex[code & 15];
+      AppendHex(static_cast<unsigned char>(text[i]), out);
     } else {
-      out += static_cast<char>(c);
+      out += c;
     }
   }
 }

@@ -9,11 +9,9 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "protocol/base/exit_codes.h"
 
 namespace skein::protocol {
-
-// Exit code of a process whose parent is gone.
-inline constexpr int kExitParentGone = 70;
 
 class ParentGuard final {
  public:

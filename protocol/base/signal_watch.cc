@@ -17,12 +17,11 @@
 #include <unistd.h>
 
 #include "absl/status/status.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/strings.h"
 
 namespace skein::protocol {
 namespace {
-
-constexpr int kExitInternal = 70;
 
 // As shells show an abort. Not 70, which says that the parent is gone and nothing of this process.
 constexpr int kExitAborted = 128 + SIGABRT;

@@ -1,5 +1,8 @@
 #include "protocol/config/admin_address.h"
 
+#include <algorithm>
+#include <fstream>
+
 #include "absl/strings/numbers.h"
 #include "protocol/base/strings.h"
 
@@ -7,6 +10,7 @@ namespace skein::protocol {
 namespace {
 
 constexpr size_t kUnixPathBytesMax = 107;  // of sockaddr_un
+constexpr size_t kTokenBytesMax = 512;
 
 }  // namespace
 
@@ -38,6 +42,22 @@ absl::StatusOr<AdminAddress> ParseAdminAddress(std::string_view text) {
   address.host = host;
   address.port = static_cast<uint16_t>(port);
   return address;
+}
+
+absl::StatusOr<std::string> ReadAdminToken(std::string_view source, const std::string& path) {
+  std::ifstream file(path);
+  std::string token(kTokenBytesMax + 1, '\0');
+  file.read(token.data(), static_cast<std::streamsize>(token.size()));
+  token.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  token.resize(std::min(token.size(), token.find('\n')));
+  const bool visible =
+      std::all_of(token.begin(), token.end(), [](char c) { return c > 0x20 && c < 0x7F; });
+  if (token.empty() || token.size() > kTokenBytesMax || !visible) {
+    return absl::InvalidArgumentError(Concat(source, ": the first line of ", path,
+                                             " is no token: 1 to ", kTokenBytesMax,
+                                             " visible characters without spaces"));
+  }
+  return token;
 }
 
 }  // namespace skein::protocol

@@ -1,5 +1,6 @@
-// Where the operator listener is: a Unix socket, or a TCP port of this host. Pure, any thread.
-// Must never accept an address that other hosts reach: operators of other hosts use a tunnel.
+// Where the operator listener is: a Unix socket, or a TCP port of this host; and its token. Pure
+// but for reading the file of the token; any thread. Must never accept an address that other hosts
+// reach: operators of other hosts use a tunnel.
 #pragma once
 
 #include <cstdint>
@@ -20,5 +21,9 @@ struct AdminAddress {
 
 // "" (none), "unix:/path", "127.0.0.1:port" or "[::1]:port". InvalidArgument says what is wrong.
 absl::StatusOr<AdminAddress> ParseAdminAddress(std::string_view text);
+
+// The operators' bearer token: the first line of the file, visible ASCII, 1 to 512 bytes. `source`
+// names in errors where the path came from. InvalidArgument says what is wrong, never the token.
+absl::StatusOr<std::string> ReadAdminToken(std::string_view source, const std::string& path);
 
 }  // namespace skein::protocol

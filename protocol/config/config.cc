@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "protocol/config/config_combinations.h"
@@ -472,9 +473,7 @@ absl::StatusOr<LoadedConfig> LoadConfig(std::span<const std::string> arguments,
 }
 
 int ConfigExitCode(const absl::Status& status) {
-  constexpr int kUsage = 64;
-  constexpr int kConfiguration = 78;
-  return absl::IsInvalidArgument(status) ? kUsage : kConfiguration;
+  return absl::IsInvalidArgument(status) ? kExitUsage : kExitConfig;
 }
 
 int FailProgram(std::string_view program, const absl::Status& status, int code) {

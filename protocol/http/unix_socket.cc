@@ -28,6 +28,20 @@ absl::Status Failed(const std::string& path, const char* what) {
                                 std::strerror(errno));
 }
 
+int Open() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
+
+bool Connects(int fd, const sockaddr_un& address) {
+  return ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+// Whether nobody listens: only a refusal says so. One with a full backlog lives.
+bool IsDead(const sockaddr_un& address) {
+  const int fd = Open();
+  const bool dead = fd >= 0 && !Connects(fd, address) && errno == ECONNREFUSED;
+  ::close(fd);
+  return dead;
+}
+
 bool IsSocket(const std::string& path) {
   struct stat found {};
   return ::lstat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode);
@@ -38,9 +52,9 @@ bool IsSocket(const std::string& path) {
 absl::StatusOr<int> ConnectUnix(const std::string& path) {
   const absl::StatusOr<sockaddr_un> address = AddressOf(path);
   if (!address.ok()) return address.status();
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int fd = Open();
   if (fd < 0) return Failed(path, "make a socket for");
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) == 0) return fd;
+  if (Connects(fd, *address)) return fd;
   const absl::Status failed = Failed(path, "connect to");
   ::close(fd);
   return failed;
@@ -50,9 +64,7 @@ absl::StatusOr<int> ListenUnix(const std::string& path, int backlog) {
   const absl::StatusOr<sockaddr_un> address = AddressOf(path);
   if (!address.ok()) return address.status();
   if (IsSocket(path)) {
-    const absl::StatusOr<int> living = ConnectUnix(path);
-    if (living.ok()) {
-      ::close(*living);
+    if (!IsDead(*address)) {
       return absl::AlreadyExistsError("somebody listens on " + path +
                                       " already; stop that server or choose another path");
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -92,8 +93,12 @@ absl::Status ZapHandler::Watch(void* listening) {
 void ZapHandler::Reload() {
   struct stat status {};
   if (::stat(file_.c_str(), &status) != 0) {
-    allowed_.clear();
-    loaded_ = {};
+    // As with one that cannot be read: the last good list stays. To let nobody in, empty the file.
+    if (std::exchange(loaded_, {}) != std::pair<int64_t, uint64_t>()) {
+      SKEIN_LOG(kError, "allow-list not taken, the last one stays")
+          .Field("reason", Concat(file_, ": ", std::strerror(errno)))
+          .Field("keys", static_cast<uint64_t>(allowed_.size()));
+    }
     return;
   }
   const std::pair<int64_t, uint64_t> changed = {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "protocol/base/clock.h"
+#include "protocol/base/retry_pause.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "protocol/transport/control_endpoint.h"
@@ -25,8 +28,12 @@ namespace {
 
 constexpr int kQueueMessagesMax = 1000;
 constexpr int kHandshakeMs = 2000;
-constexpr int kReconnectMs = 20;
-constexpr int kReconnectMaxMs = 500;
+// Between two tries to connect. ZeroMQ's own pauses begin anew whenever a connection was accepted,
+// so a peer that closes what it accepts would be called without end.
+constexpr absl::Duration kRedialFirst = absl::Milliseconds(50);
+constexpr absl::Duration kRedialMax = absl::Milliseconds(2500);
+constexpr int kConnectTimeoutMs = 2000;
+constexpr int kLost = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED;
 constexpr int kTcpRetransmitMs = 1000;
 constexpr int kMessagesPerPollMax = 256;  // per socket, so that timers are not starved
 
@@ -122,7 +129,20 @@ class ZmqTransport::Impl {
   // Opens the ears of a coordinator on tcp: keys, the allow-list, the count of who failed.
   absl::Status SecureListener(ZmqSocket& socket);
   void DrainRouter(FrameReceiver& receiver);
-  static void DrainDealer(ActorId peer, void* socket, FrameReceiver& receiver);
+  // A connection to a peer that is dialled anew, after a pause, whenever it was lost.
+  struct Dealer {
+    std::string endpoint;
+    std::string server_key;
+    ZmqSocket socket;  // null between two tries
+    ZmqSocket events;  // that it was lost
+    RetryPause pause{kRedialFirst, kRedialMax};
+    absl::Time dial_at = absl::InfinitePast();
+  };
+  absl::Status Dial(Dealer& dealer);
+  // Dials what is due; when the next one is.
+  absl::Time DialDue(absl::Time now);
+  void HangUp(ActorId peer, Dealer& dealer, FrameReceiver& receiver);
+  static void DrainDealer(ActorId peer, Dealer& dealer, FrameReceiver& receiver);
   static void SkipParts(Part& part, void* socket);
 
   const ZmqTransportOptions options_;
@@ -131,7 +151,9 @@ class ZmqTransport::Impl {
   std::unique_ptr<ZapHandler> zap_;  // of a coordinator on tcp
   ZmqSocket router_;
   // One for each key that the peer may have; at most one of them gets through.
-  std::map<ActorId, std::vector<ZmqSocket>> dealers_;
+  std::map<ActorId, std::vector<Dealer>> dealers_;
+  uint64_t num_dialled_ = 0;
+  std::mt19937_64 random_{std::random_device{}()};
 };
 
 absl::StatusOr<ZmqSocket> ZmqTransport::Impl::Open(int type) {
@@ -146,8 +168,8 @@ absl::StatusOr<ZmqSocket> ZmqTransport::Impl::Open(int type) {
             set(ZMQ_RCVHWM, kQueueMessagesMax) && set(ZMQ_HANDSHAKE_IVL, kHandshakeMs) &&
             set(ZMQ_HEARTBEAT_IVL, ToMilliseconds(options_.heartbeat_interval)) &&
             set(ZMQ_HEARTBEAT_TIMEOUT, ToMilliseconds(options_.heartbeat_timeout)) &&
-            set(ZMQ_TCP_MAXRT, kTcpRetransmitMs) && set(ZMQ_RECONNECT_IVL, kReconnectMs) &&
-            set(ZMQ_RECONNECT_IVL_MAX, kReconnectMaxMs) &&
+            set(ZMQ_TCP_MAXRT, kTcpRetransmitMs) && set(ZMQ_RECONNECT_IVL, -1) &&
+            set(ZMQ_CONNECT_TIMEOUT, kConnectTimeoutMs) &&
             ::zmq_setsockopt(socket.get(), ZMQ_MAXMSGSIZE, &message_bytes_max,
                              sizeof message_bytes_max) == 0 &&
             ::zmq_setsockopt(socket.get(), ZMQ_ROUTING_ID, self.data(), self.size()) == 0;
@@ -204,25 +226,69 @@ absl::Status ZmqTransport::Impl::Connect(ActorId peer, std::string_view endpoint
   SKEIN_RETURN_IF_ERROR(CheckControlEndpoint(endpoint, options_.keys.has_value()));
   std::vector<std::string> server_keys = {""};
   if (NeedsKeys(endpoint)) server_keys = options_.keys->server_keys;
-  std::vector<ZmqSocket> sockets;
+  std::vector<Dealer> dealers;
   for (const std::string& server_key : server_keys) {
-    SKEIN_ASSIGN_OR_RETURN(ZmqSocket socket, Open(ZMQ_DEALER));
-    if (!server_key.empty()) SKEIN_RETURN_IF_ERROR(Secure(socket, server_key));
-    if (::zmq_connect(socket.get(), std::string(endpoint).c_str()) != 0) {
-      return absl::InvalidArgumentError(Concat("cannot connect to ", endpoint, ": ", ZmqError()));
-    }
-    sockets.push_back(std::move(socket));
+    Dealer& dealer = dealers.emplace_back();
+    dealer.endpoint = endpoint;
+    dealer.server_key = server_key;
+    SKEIN_RETURN_IF_ERROR(Dial(dealer));
   }
-  dealers_.emplace(peer, std::move(sockets));
+  dealers_.emplace(peer, std::move(dealers));
   return absl::OkStatus();
+}
+
+absl::Status ZmqTransport::Impl::Dial(Dealer& dealer) {
+  SKEIN_ASSIGN_OR_RETURN(ZmqSocket socket, Open(ZMQ_DEALER));
+  if (!dealer.server_key.empty()) SKEIN_RETURN_IF_ERROR(Secure(socket, dealer.server_key));
+  const std::string events = Concat("inproc://skein.dialled.", ++num_dialled_);
+  ZmqSocket listening(::zmq_socket(context_.get(), ZMQ_PAIR));
+  const int linger = 0;
+  if (!listening || ::zmq_setsockopt(listening.get(), ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+      ::zmq_socket_monitor(socket.get(), events.c_str(), kLost) != 0 ||
+      ::zmq_connect(listening.get(), events.c_str()) != 0) {
+    return absl::InternalError(Concat("lost connections cannot be seen: ", ZmqError()));
+  }
+  if (::zmq_connect(socket.get(), dealer.endpoint.c_str()) != 0) {
+    return absl::InvalidArgumentError(
+        Concat("cannot connect to ", dealer.endpoint, ": ", ZmqError()));
+  }
+  dealer.socket = std::move(socket);
+  dealer.events = std::move(listening);
+  return absl::OkStatus();
+}
+
+absl::Time ZmqTransport::Impl::DialDue(absl::Time now) {
+  absl::Time next = absl::InfiniteFuture();
+  for (auto& [peer, dealers] : dealers_) {
+    for (Dealer& dealer : dealers) {
+      if (dealer.socket) continue;
+      if (dealer.dial_at <= now) {
+        if (const absl::Status dialled = Dial(dealer); dialled.ok()) continue;
+        dealer.dial_at = now + dealer.pause.Next(random_());  // out of descriptors, for example
+      }
+      next = std::min(next, dealer.dial_at);
+    }
+  }
+  return next;
+}
+
+// What came before the loss is still delivered.
+void ZmqTransport::Impl::HangUp(ActorId peer, Dealer& dealer, FrameReceiver& receiver) {
+  for (int i = 0; i <= kQueueMessagesMax / kMessagesPerPollMax; ++i) {
+    DrainDealer(peer, dealer, receiver);
+  }
+  dealer.socket.reset();
+  dealer.events.reset();
+  dealer.dial_at = MonotonicNow() + dealer.pause.Next(random_());
 }
 
 absl::Status ZmqTransport::Impl::Send(ActorId peer, std::span<const std::byte> frame) {
   int sent = -1;
   const auto dealer = dealers_.find(peer);
   if (dealer != dealers_.end()) {
-    for (const ZmqSocket& socket : dealer->second) {
-      if (sent < 0) sent = ::zmq_send(socket.get(), frame.data(), frame.size(), ZMQ_DONTWAIT);
+    for (const Dealer& each : dealer->second) {
+      if (sent >= 0 || !each.socket) continue;
+      sent = ::zmq_send(each.socket.get(), frame.data(), frame.size(), ZMQ_DONTWAIT);
     }
   } else if (router_) {
     const RoutingId id = ToRoutingId(peer);
@@ -244,11 +310,17 @@ absl::Status ZmqTransport::Impl::Send(ActorId peer, std::span<const std::byte> f
 }
 
 absl::Status ZmqTransport::Impl::Poll(absl::Duration timeout, FrameReceiver& receiver) {
+  const absl::Time now = MonotonicNow();
+  timeout = std::min(timeout, DialDue(now) - now);
   std::vector<zmq_pollitem_t> items;
   items.push_back({nullptr, wake_fd_, ZMQ_POLLIN, 0});
   if (router_) items.push_back({router_.get(), 0, ZMQ_POLLIN, 0});
-  for (const auto& [peer, sockets] : dealers_) {
-    for (const ZmqSocket& socket : sockets) items.push_back({socket.get(), 0, ZMQ_POLLIN, 0});
+  for (const auto& [peer, dealers] : dealers_) {
+    for (const Dealer& dealer : dealers) {
+      if (!dealer.socket) continue;
+      items.push_back({dealer.socket.get(), 0, ZMQ_POLLIN, 0});
+      items.push_back({dealer.events.get(), 0, ZMQ_POLLIN, 0});
+    }
   }
   if (zap_) {
     items.push_back({zap_->questions(), 0, ZMQ_POLLIN, 0});
@@ -268,9 +340,11 @@ absl::Status ZmqTransport::Impl::Poll(absl::Duration timeout, FrameReceiver& rec
   }
   size_t next = 1;
   if (router_ && items[next++].revents != 0) DrainRouter(receiver);
-  for (const auto& [peer, sockets] : dealers_) {
-    for (const ZmqSocket& socket : sockets) {
-      if (items[next++].revents != 0) DrainDealer(peer, socket.get(), receiver);
+  for (auto& [peer, dealers] : dealers_) {
+    for (Dealer& dealer : dealers) {
+      if (!dealer.socket) continue;
+      if (items[next++].revents != 0) DrainDealer(peer, dealer, receiver);
+      if (items[next++].revents != 0) HangUp(peer, dealer, receiver);
     }
   }
   return absl::OkStatus();
@@ -301,12 +375,13 @@ void ZmqTransport::Impl::DrainRouter(FrameReceiver& receiver) {
   }
 }
 
-void ZmqTransport::Impl::DrainDealer(ActorId peer, void* socket, FrameReceiver& receiver) {
+void ZmqTransport::Impl::DrainDealer(ActorId peer, Dealer& dealer, FrameReceiver& receiver) {
   for (int i = 0; i < kMessagesPerPollMax; ++i) {
     Part body;
-    if (!body.Receive(socket)) return;
+    if (!body.Receive(dealer.socket.get())) return;
+    dealer.pause.Reset();  // it speaks: this peer is no refuser
     if (body.more()) {
-      SkipParts(body, socket);
+      SkipParts(body, dealer.socket.get());
       receiver.OnGarbage();
       continue;
     }

@@ -54,6 +54,12 @@ Flaw FlawOf(std::string_view expected, std::string_view got) {
   return found < at ? Flaw::kDuplicated : Flaw::kLost;
 }
 
+std::string_view TextOf(std::string_view event) {
+  const size_t text = event.find(kText);
+  if (text == std::string_view::npos) return {};
+  return JsonString(event, text + kText.size());
+}
+
 StreamLoad::StreamLoad(const Options& options) : options_(options), streams_(options.streams) {
   protocol::HttpClientPool::Options pool;
   pool.port = options.port;
@@ -116,9 +122,10 @@ void StreamLoad::OnEvent(Stream& stream, std::string_view event, Clock::time_poi
   if (event.find("\"finish_reason\":\"length\"") != std::string_view::npos) {
     stream.has_finish = true;
   }
-  const size_t text = event.find(kText);
-  if (text == std::string_view::npos) return;
-  stream.got += JsonString(event, text + kText.size());
+  const std::string_view text = TextOf(event);
+  if (text.data() == nullptr) return;
+  stream.got += text;
+  received_ += text.size();
   stream.silence = std::max(stream.silence, Seconds(at - stream.last));
   stream.last = at;
 }
@@ -156,7 +163,8 @@ void StreamLoad::Judge(Stream& stream, int status, const absl::Status& result,
   if (whole && flaw == Flaw::kNone && stream.got.size() == stream.expected.size()) {
     ++totals_.whole;
     totals_.rows += stream.prompt_size + options_.tokens - 1;
-    totals_.shortest_s = std::min(totals_.shortest_s, Seconds(at - stream.began));
+    durations_.push_back(Seconds(at - stream.began));
+    totals_.shortest_s = std::min(totals_.shortest_s, durations_.back());
     return;
   }
   if (!whole || flaw == Flaw::kNone) ++totals_.unfinished;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "protocol/http/event_splitter.h"
@@ -22,6 +23,9 @@ enum class Flaw { kNone, kLost, kDuplicated, kMixed };
 
 // Compares what came with the beginning of what should have come.
 Flaw FlawOf(std::string_view expected, std::string_view got);
+
+// The characters that an event of a completion adds, as its JSON writes them.
+std::string_view TextOf(std::string_view event);
 
 class StreamLoad final : private protocol::HttpClientPool::Receiver {
  public:
@@ -56,6 +60,10 @@ class StreamLoad final : private protocol::HttpClientPool::Receiver {
 
   // The longest silence of each open stream since the last call, in seconds.
   std::vector<double> TakeSilences();
+  // How long each stream took that ended whole since the last call, in seconds.
+  std::vector<double> TakeDurations() { return std::exchange(durations_, {}); }
+  // Characters of all streams so far.
+  uint64_t received() const { return received_; }
   // Streams that have at least so many characters.
   size_t NumBeyond(size_t characters) const;
   const Totals& totals() const { return totals_; }
@@ -87,7 +95,9 @@ class StreamLoad final : private protocol::HttpClientPool::Receiver {
   std::unique_ptr<protocol::HttpClientPool> pool_;
   std::vector<Stream> streams_;
   Totals totals_;
+  std::vector<double> durations_;
   uint64_t cut_ = 0;
+  uint64_t received_ = 0;
   bool repeats_ = true;
   bool records_ = false;
 };

@@ -35,7 +35,9 @@ TEST_F(DeltaCourierTest, DeliversWhatIsWaitingWithOnePost) {
   courier_->Send(a_, Step(2), post_);
   ASSERT_EQ(posted_.size(), 1u);
   EXPECT_TRUE(a_->steps.empty());
+  EXPECT_EQ(courier_->mailbox_depth(), 3u);
   posted_[0]();
+  EXPECT_EQ(courier_->mailbox_depth(), 0u);
   EXPECT_EQ(a_->steps, (std::vector<uint64_t>{1, 2}));
   EXPECT_EQ(b_->steps, (std::vector<uint64_t>{1}));
   courier_->Send(b_, Step(2), post_);

@@ -76,7 +76,9 @@ TEST(FrontDoorQueue, KeepsTheOrderOfEvents) {
   door.SetReady(true);
   ASSERT_TRUE(door.TrySubmit(Prompt(8, 1)).ok());
   door.Cancel({protocol::RequestId(8)});
+  EXPECT_EQ(door.mailbox_depth(), 2U);
   auto events = door.TakeAll();
+  EXPECT_EQ(door.mailbox_depth(), 0U);
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(std::get<SubmitRequest>(events[0]).id, protocol::RequestId(8));
   EXPECT_EQ(std::get<coordinator::CancelRequest>(events[1]).id, protocol::RequestId(8));

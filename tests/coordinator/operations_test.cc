@@ -102,6 +102,7 @@ class OperationsTest : public ::testing::Test {
         Receive(node, plan->epoch, std::move(result));
       } else if (std::holds_alternative<protocol::Shutdown>(sent.message)) {
         ended_.push_back(node);
+        refused_ = std::get<protocol::Shutdown>(sent.message).refused;
       }
     }
   }
@@ -163,6 +164,7 @@ class OperationsTest : public ::testing::Test {
   uint32_t corrupt_ = 0;  // the worker whose log-probabilities are off
   uint64_t incarnation_ = 10;
   std::vector<uint32_t> ended_;  // workers that were told to
+  bool refused_ = false;         // the last of them was refused
   coordinator::ControlLoop loop_;
 };
 
@@ -257,17 +259,74 @@ TEST_F(OneGroupTest, RequestsWaitForTheOneGroupAndGoOn) {
   EXPECT_EQ(Status().requests_failed, 0u);
 }
 
-TEST_F(OperationsTest, ANewWorkerWithOtherBitsIsNotLetIn) {
+TEST_F(OperationsTest, ANewWorkerWithOtherBitsGivesWayToTheOneBefore) {
   ASSERT_TRUE(Ask(Verb::kRollout, std::nullopt, "start").status.ok());
   for (int i = 0; i < 50 && ended_.empty(); ++i) Run(1);
   corrupt_ = 1;
   ReplaceNext(1, "new");
+  for (int i = 0; i < 50 && ended_.empty(); ++i) Run(1);
+  EXPECT_TRUE(refused_) << "another start of it would change nothing";
+  EXPECT_EQ(Status().groups[0].state, "draining");
+  corrupt_ = 0;
+  ReplaceNext(1, "old");
   Run(10);
   const ClusterStatus status = Status();
   EXPECT_EQ(status.rollout.state, RolloutState::kHalted);
   EXPECT_THAT(status.rollout.reason, ::testing::HasSubstr("with logprob -1.5, expected"));
+  EXPECT_THAT(status.rollout.reason, ::testing::HasSubstr("serves with build old"));
+  EXPECT_EQ(status.groups[0].state, "ready");
+}
+
+TEST_F(OperationsTest, TheEndOfADrainLetsNobodyIntoAGroupThatARolloutLeftOut) {
+  ASSERT_TRUE(Ask(Verb::kRollout, std::nullopt, "start").status.ok());
+  for (int i = 0; i < 50 && ended_.empty(); ++i) Run(1);
+  corrupt_ = 1;
+  ReplaceNext(1, "new");
+  ReplaceNext(1, "new");
+  Run(10);
+  ASSERT_EQ(Status().rollout.state, RolloutState::kHalted) << Status().rollout.reason;
+  ASSERT_TRUE(Ask(Verb::kDrain, 1).status.ok());
+  ASSERT_TRUE(Ask(Verb::kUndrain).status.ok());
+  const ClusterStatus status = Status();
   EXPECT_EQ(status.groups[0].state, "draining");
-  EXPECT_TRUE(status.ready) << "the other group serves";
+  EXPECT_EQ(status.groups[1].state, "ready");
+  EXPECT_THAT(std::string(Ask(Verb::kUndrain, 0).status.message()),
+              ::testing::StartsWith("group 0 was left out by a rollout: "));
+  EXPECT_TRUE(Status().ready) << "the other group serves";
+  // A drain of it ends like any other, and stands in no rollout's way.
+  ASSERT_TRUE(Ask(Verb::kDrain, 0).status.ok());
+  ASSERT_TRUE(Ask(Verb::kUndrain, 0).status.ok());
+  EXPECT_EQ(Status().groups[0].state, "draining");
+  EXPECT_TRUE(Ask(Verb::kRollout, std::nullopt, "start").status.ok());
+}
+
+TEST_F(OperationsTest, AGroupThatIsDrainedDuringARolloutStaysDrained) {
+  ASSERT_TRUE(Ask(Verb::kRollout, std::nullopt, "start").status.ok());
+  ReplaceNext(1, "new");
+  ASSERT_TRUE(Ask(Verb::kDrain, 1).status.ok());
+  ReplaceNext(2, "new");
+  Run(30);
+  ASSERT_EQ(Status().rollout.state, RolloutState::kDone) << Status().rollout.reason;
+  EXPECT_EQ(Status().groups[0].state, "ready");
+  EXPECT_EQ(Status().groups[1].state, "draining") << "the operator did not let it in again";
+  ASSERT_TRUE(Ask(Verb::kUndrain, 1).status.ok());
+  EXPECT_EQ(Status().groups[1].state, "ready");
+}
+
+TEST_F(OperationsTest, WhatADrainMovesIsCountedUntilItIsComputedElsewhere) {
+  const auto client = Submit(1, 60);
+  Run(1);
+  ASSERT_EQ(Status().groups[0].running, 1u);
+  ASSERT_TRUE(Ask(Verb::kDrain, 0).status.ok());
+  silent_.insert(2);  // the other one answers nothing
+  Run(12);
+  EXPECT_EQ(Status().groups[0].running, 0u);
+  EXPECT_EQ(Status().groups[0].moving, 1u);
+  LoseWorker(2);
+  StartWorker(2, "old");
+  Run(80);
+  EXPECT_EQ(Status().groups[0].moving, 0u);
+  EXPECT_EQ(client->tokens, DecodeAlone({1, 6}, StopAt(60), 64));
 }
 
 TEST_F(OneGroupTest, ReadinessFollowsTheWorkersSigns) {

@@ -8,7 +8,9 @@
 namespace skein::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const CheckResult kAnswer = {{4, 5, 6}, {1, 2, 3}};
@@ -16,7 +18,8 @@ const CheckResult kAnswer = {{4, 5, 6}, {1, 2, 3}};
 class RolloutTest : public ::testing::Test {
  protected:
   explicit RolloutTest(uint32_t groups = 2) {
-    for (uint32_t i = 0; i < groups; ++i) view_.groups.push_back({true, 10 + i, "old", 3});
+    for (uint32_t i = 0; i < groups; ++i)
+      view_.groups.push_back({true, 10 + i, "old", false, 3, 0});
   }
 
   std::vector<RolloutAction> Step(absl::Duration later = absl::ZeroDuration()) {
@@ -35,7 +38,7 @@ class RolloutTest : public ::testing::Test {
     EXPECT_THAT(Step(), IsEmpty());
   }
   void Return(uint32_t group, const std::string& build = "new") {
-    view_.groups[group] = {true, ++incarnation_, build, 0};
+    view_.groups[group] = {true, ++incarnation_, build, false, 0, 0};
   }
   void Replace(uint32_t group) {
     Empty(group);
@@ -43,6 +46,15 @@ class RolloutTest : public ::testing::Test {
     EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, group}));
     rollout_.OnCheck(kAnswer);
     EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kUncordon, group}));
+  }
+  // The new worker of group 0 answers something else.
+  void Differ() {
+    Empty(0);
+    Return(0);
+    EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
+    rollout_.OnCheck({{4, 5, 6}, {1, 2, 4}});
+    EXPECT_THAT(Step(), IsEmpty()) << "it is not let in";
+    EXPECT_EQ(status().phase, RolloutPhase::kReturning);
   }
   const RolloutStatus& status() const { return rollout_.status(); }
 
@@ -87,20 +99,95 @@ TEST_F(RolloutTest, MovesWhatOutlastsTheDrain) {
   EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
 }
 
-TEST_F(RolloutTest, ADifferentAnswerHalts) {
+TEST_F(RolloutTest, WhatMovesIsComputedElsewhereBeforeTheOldWorkerEnds) {
+  ASSERT_TRUE(rollout_.Start(view_, "").ok());
+  Step();
+  Step(absl::Seconds(10));
+  view_.groups[0].running = 0;
+  view_.groups[0].moving = 2;
+  EXPECT_THAT(Step(absl::Seconds(9)), IsEmpty());
+  EXPECT_EQ(status().phase, RolloutPhase::kDraining);
+  view_.groups[0].moving = 0;
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
+}
+
+TEST_F(RolloutTest, WhatFindsNoOtherGroupHoldsItUpForAWhileOnly) {
+  ASSERT_TRUE(rollout_.Start(view_, "").ok());
+  Step();
+  Step(absl::Seconds(10));
+  view_.groups[0].running = 0;
+  view_.groups[0].moving = 2;
+  EXPECT_THAT(Step(absl::Seconds(10)), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
+}
+
+TEST_F(RolloutTest, ADifferentAnswerGoesBackToTheProgramBefore) {
   ASSERT_TRUE(rollout_.Start(view_, "new").ok());
-  Empty(0);
-  Return(0);
+  Differ();
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kRefuse, 0}));
+  view_.groups[0] = {};
+  EXPECT_THAT(Step(), IsEmpty());
+  EXPECT_EQ(status().state, RolloutState::kRunning);
+  Return(0, "old");
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
+  EXPECT_EQ(rollout_.awaits_check(), 0U);
+  rollout_.OnCheck(kAnswer);
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kUncordon, 0}));
+  EXPECT_EQ(status().state, RolloutState::kHalted);
+  EXPECT_THAT(status().reason,
+              AllOf(HasSubstr("the check of group 0 differs: token 2 is 6 with logprob "),
+                    HasSubstr("; the group went back and serves with build old")));
+  EXPECT_FALSE(rollout_.left_out().has_value());
+  EXPECT_THAT(Step(absl::Hours(1)), IsEmpty());
+}
+
+TEST_F(RolloutTest, IfThatOneDiffersTooTheGroupStaysOutUntilTheNextRollout) {
+  ASSERT_TRUE(rollout_.Start(view_, "new").ok());
+  Differ();
+  Step();
+  Return(0, "new");
   Step();
   rollout_.OnCheck({{4, 5, 6}, {1, 2, 4}});
   EXPECT_THAT(Step(), IsEmpty()) << "it is not let in";
   EXPECT_EQ(status().state, RolloutState::kHalted);
-  EXPECT_EQ(status().reason.substr(0, 56),
-            "the check of group 0 differs: token 2 is 6 with logprob ");
-  EXPECT_THAT(Step(absl::Hours(1)), IsEmpty());
+  EXPECT_EQ(rollout_.left_out(), 0U);
+  EXPECT_THAT(status().reason, HasSubstr("; group 0 stays out: install a program that works"));
+  // The worker that is there has the build that is asked for, and is no measure of anything.
+  ASSERT_TRUE(rollout_.Start(view_, "new").ok());
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCordon, 0}));
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kShutdown, 0}));
+  Return(0);
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
+  rollout_.OnCheck(kAnswer);
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kUncordon, 0}));
+  EXPECT_FALSE(rollout_.left_out().has_value());
 }
 
-TEST_F(RolloutTest, TwoFailedStartsHalt) {
+TEST_F(RolloutTest, AGroupThatWasLeftOutWithoutAWorkerIsAwaited) {
+  ASSERT_TRUE(rollout_.Start(view_, "").ok());
+  Differ();
+  Step();
+  view_.groups[0] = {};
+  EXPECT_THAT(Step(absl::Seconds(20)), IsEmpty());
+  EXPECT_THAT(status().reason, HasSubstr("the worker of before did not come back within 20s"));
+  ASSERT_TRUE(rollout_.Start(view_, "").ok());
+  EXPECT_THAT(Step(), IsEmpty());
+  EXPECT_EQ(status().phase, RolloutPhase::kStarting);
+  Return(0);
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
+}
+
+TEST_F(RolloutTest, AnOldWorkerThatAnswersNoCheckStays) {
+  ASSERT_TRUE(rollout_.Start(view_, "").ok());
+  Step();
+  view_.groups[0].running = 0;
+  Step();
+  rollout_.OnCheckFailed("the check of group 0 failed: it is gone");
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kUncordon, 0}));
+  EXPECT_EQ(status().state, RolloutState::kHalted);
+  EXPECT_EQ(status().reason, "the check of group 0 failed: it is gone");
+}
+
+TEST_F(RolloutTest, TwoFailedStartsGoBack) {
   ASSERT_TRUE(rollout_.Start(view_, "").ok());
   Empty(0);
   EXPECT_THAT(Step(absl::Seconds(20)), IsEmpty());
@@ -110,9 +197,11 @@ TEST_F(RolloutTest, TwoFailedStartsHalt) {
   EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
   view_.groups[0] = {};
   EXPECT_THAT(Step(), IsEmpty());
-  EXPECT_EQ(status().state, RolloutState::kHalted);
+  EXPECT_EQ(status().phase, RolloutPhase::kReturning);
   EXPECT_EQ(status().reason,
             "the new worker of group 0 died before its check ended; 2 starts failed");
+  Return(0);
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kRefuse, 0}));
 }
 
 TEST_F(RolloutTest, OneFailedStartIsForgiven) {
@@ -125,12 +214,40 @@ TEST_F(RolloutTest, OneFailedStartIsForgiven) {
   EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kUncordon, 0}));
 }
 
-TEST_F(RolloutTest, AnotherBuildThanExpectedHalts) {
+TEST_F(RolloutTest, AnotherBuildThanExpectedGoesBack) {
   ASSERT_TRUE(rollout_.Start(view_, "new").ok());
   Empty(0);
   Return(0, "older");
   EXPECT_THAT(Step(), IsEmpty());
   EXPECT_EQ(status().reason, "the new worker of group 0 is build older, expected new");
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kRefuse, 0}));
+}
+
+TEST_F(RolloutTest, AWorkerThatItsSupervisorBroughtBackIsComparedAndLetIn) {
+  ASSERT_TRUE(rollout_.Start(view_, "new").ok());
+  Empty(0);
+  Return(0, "old");
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
+  rollout_.OnCheck(kAnswer);
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kUncordon, 0}));
+  EXPECT_EQ(status().state, RolloutState::kHalted);
+  EXPECT_EQ(status().reason,
+            "the new worker of group 0 is build old, expected new; the group went back and serves "
+            "with build old");
+}
+
+TEST_F(RolloutTest, WithoutANamedBuildAFailedStartTellsThatItWentBack) {
+  ASSERT_TRUE(rollout_.Start(view_, "").ok());
+  Empty(0);
+  Return(0, "old");
+  view_.groups[0].failed_before = true;
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
+  rollout_.OnCheck(kAnswer);
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kUncordon, 0}));
+  EXPECT_EQ(status().state, RolloutState::kHalted);
+  EXPECT_EQ(status().reason,
+            "a new worker of group 0 ended by itself when it was started; the group went back and "
+            "serves with build old");
 }
 
 TEST_F(RolloutTest, GroupsThatHaveTheBuildArePassedOver) {
@@ -140,7 +257,7 @@ TEST_F(RolloutTest, GroupsThatHaveTheBuildArePassedOver) {
   EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCordon, 1}));
 }
 
-TEST_F(RolloutTest, FailuresOfRequestsHalt) {
+TEST_F(RolloutTest, FailuresOfRequestsGoBack) {
   view_.ended = 500;
   view_.failed = 7;
   ASSERT_TRUE(rollout_.Start(view_, "").ok());
@@ -150,9 +267,14 @@ TEST_F(RolloutTest, FailuresOfRequestsHalt) {
   EXPECT_THAT(Step(), IsEmpty());
   EXPECT_EQ(status().state, RolloutState::kRunning) << "2 of 2000 are one in a thousand";
   view_.failed = 10;
-  Step();
-  EXPECT_EQ(status().state, RolloutState::kHalted);
+  view_.groups[0].running = 4;
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCordon, 0},
+                                  RolloutAction{RolloutStep::kEvict, 0}));
+  EXPECT_EQ(status().phase, RolloutPhase::kReturning);
   EXPECT_EQ(status().reason, "3 of 2000 requests failed since the start");
+  EXPECT_THAT(Step(), IsEmpty()) << "what runs there moves first";
+  view_.groups[0].running = 0;
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kRefuse, 0}));
 }
 
 TEST_F(RolloutTest, APauseHoldsTheNextGroup) {

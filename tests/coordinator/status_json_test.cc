@@ -19,6 +19,7 @@ TEST(StatusJsonTest, WritesEveryField) {
   group.epoch = 9;
   group.worker = 1;
   group.running = 2;
+  group.moving = 3;
   group.step_age = absl::Milliseconds(1500);
   group.blocks = 64;
   group.blocks_used = 3;
@@ -43,9 +44,11 @@ TEST(StatusJsonTest, WritesEveryField) {
       R"({"build":"0.1.0","protocol":"1.1","config_hash":"abc","term":7,"ready":true,)"
       R"("draining":false,"closed":false,"running":2,"waiting":1,"waiting_tokens":40,)"
       R"("requests_ended":5,"requests_failed":0,"quarantined_prompts":0,"groups":[)"
-      R"({"group":0,"state":"ready","epoch":9,"worker":1,"running":2,"step_age_s":1.5,)"
+      R"({"group":0,"state":"ready","epoch":9,"worker":1,"running":2,"moving":3,)"
+      R"("step_age_s":1.5,)"
       R"("blocks":64,"blocks_used":3,"cordoned":false,"probation":false},)"
-      R"({"group":1,"state":"starting","epoch":0,"worker":null,"running":0,"step_age_s":null,)"
+      R"({"group":1,"state":"starting","epoch":0,"worker":null,"running":0,"moving":0,)"
+      R"("step_age_s":null,)"
       R"("blocks":0,"blocks_used":0,"cordoned":false,"probation":false}],"workers":[)"
       R"({"worker":1,"state":"ready","incarnation":12,"build":"0.1.0","protocol":"1.1",)"
       R"("backend":"cpu","numerics":"cpu","features":["drafts"],"last_step":33,)"

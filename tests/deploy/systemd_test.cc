@@ -48,7 +48,7 @@ std::vector<std::string> Lint(const std::string& text) {
   }
   const std::pair<const char*, const char*> wanted[] = {
       {"KillMode", "control-group"},         {"SendSIGKILL", "yes"}, {"Restart", "on-failure"},
-      {"RestartPreventExitStatus", "65 78"}, {"OOMPolicy", "kill"},  {"LimitCORE", "0"}};
+      {"RestartPreventExitStatus", "64 65 78"}, {"OOMPolicy", "kill"},  {"LimitCORE", "0"}};
   for (const auto& [key, value] : wanted) {
     if (values[key] != value) problems.push_back(std::string(key) + " is not " + value);
   }

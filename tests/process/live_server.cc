@@ -15,6 +15,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -148,9 +149,12 @@ void LiveServer::Start(std::vector<std::string> flags) {
   pointers.push_back(nullptr);
   auto [out, out_end] = MakePipe();
   auto [err, err_end] = MakePipe();
+  const int parent = ::getpid();
   const int pid = ::fork();
   if (pid == 0) {
     ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a test that is killed leaves no server behind
+    if (::getppid() != parent) ::_exit(127);
     ::dup2(out_end.get(), 1);
     ::dup2(err_end.get(), 2);
     ::execv(program_.c_str(), pointers.data());

@@ -11,25 +11,24 @@
 #include <vector>
 
 #include "protocol/actor/threaded_actor_system.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/fingerprint.h"
 #include "protocol/base/log.h"
 #include "protocol/base/parent_guard.h"
 #include "protocol/base/signal_watch.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/config/config.h"
-#include "protocol/transport/control_endpoint.h"
-#include "protocol/transport/curve_keys.h"
-#include "protocol/transport/zmq_transport.h"
+#include "protocol/transport/control_transport.h"
 #include "tests/process/mock_runner.h"
 #include "worker/worker_actor.h"
 
 namespace skein::tests {
 namespace {
 
-constexpr int kExitModel = 65;
-constexpr int kExitInternal = 70;
-constexpr int kExitRestart = 75;
-constexpr int kExitConfig = 78;
+using protocol::kExitConfig;
+using protocol::kExitInternal;
+using protocol::kExitModel;
+using protocol::kExitRestart;
 
 int Fail(const absl::Status& status, int code) {
   return protocol::FailProgram("mock-worker", status, code);
@@ -68,20 +67,14 @@ protocol::CacheGeometry GeometryOf(const protocol::Config& config) {
 }
 
 absl::StatusOr<std::unique_ptr<protocol::ZmqTransport>> OpenTransport(
-    const protocol::LoadedConfig& loaded, protocol::ActorId self) {
-  const protocol::TransportConfig& transport = loaded.config.transport;
-  protocol::ZmqTransportOptions options;
-  options.self = self;
-  options.heartbeat_interval = transport.heartbeat_interval;
-  options.heartbeat_timeout = transport.heartbeat_timeout;
-  if (protocol::NeedsKeys(transport.control_endpoint)) {
-    SKEIN_ASSIGN_OR_RETURN(
-        options.keys,
-        protocol::LoadCurveKeys({transport.curve_server_key, transport.curve_secret_key_file,
-                                 transport.curve_allowed_keys_file},
-                                protocol::CurveSide::kWorker));
-  }
-  return protocol::ZmqTransport::Create(options);
+    const protocol::TransportConfig& config, protocol::ActorId self) {
+  return protocol::OpenControlTransport(
+      {.self = self,
+       .endpoint = config.control_endpoint,
+       .heartbeat_interval = config.heartbeat_interval,
+       .heartbeat_timeout = config.heartbeat_timeout,
+       .curve = {config.curve_server_key, config.curve_secret_key_file,
+                 config.curve_allowed_keys_file}});
 }
 
 int Serve(const protocol::LoadedConfig& loaded, const MockSpeed& speed,
@@ -90,7 +83,7 @@ int Serve(const protocol::LoadedConfig& loaded, const MockSpeed& speed,
   const protocol::Config& config = loaded.config;
   protocol::ActorSystemOptions options;
   options.self = {protocol::NodeId(static_cast<uint32_t>(1 + loaded.FlagOr("worker-index", 0))), 0};
-  auto transport = OpenTransport(loaded, options.self);
+  auto transport = OpenTransport(config.transport, options.self);
   if (!transport.ok()) return Fail(transport.status(), kExitConfig);
   options.incarnation =
       protocol::Incarnation(static_cast<uint64_t>(loaded.FlagOr("incarnation", 1)));

@@ -156,20 +156,37 @@ TEST_P(RolloutProcessTest, EveryStreamIsWholeAndExact) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, RolloutProcessTest, ::testing::Values(1, 2));
 
-TEST(OperatorTest, ABadBuildHaltsAtTheFirstGroup) {
+TEST(OperatorTest, AProgramThatDoesNotStartGivesWayToTheOneBefore) {
   Programs programs;
   programs.SetWorker("skein-worker");
   LiveServer server(programs.directory());
-  ASSERT_TRUE(server.StartReady({"--model", "deploy/models/tiny-v41", "--data-parallel-size", "2",
-                                 "--rollout-start-timeout", "1", "--restart-backoff-max", "0.5"}))
+  ASSERT_TRUE(server.StartReady({"--model", "deploy/models/tiny-v41", "--data-parallel-size", "2"}))
       << server.output();
   const ChatAnswer alone = Ask(server.port(), kStory);
   programs.SetWorker("skein-coordinator");  // a program that is no worker
   ASSERT_EQ(server.Admin("POST", "/admin/rollout", R"({"action":"start"})").status, 200);
   ASSERT_TRUE(server.WaitForStatus("\"rollout\":{\"state\":\"halted\"")) << server.output();
-  EXPECT_THAT(server.Admin("GET", "/admin/rollout").body, HasSubstr("2 starts failed"));
-  EXPECT_TRUE(server.WaitForHealth(200));
-  EXPECT_EQ(Ask(server.port(), kStory), alone) << "the other group serves";
+  EXPECT_THAT(server.Admin("GET", "/admin/rollout").body,
+              HasSubstr("the group went back and serves with build "));
+  EXPECT_TRUE(server.WaitForStatus("{\"group\":0,\"state\":\"ready\"")) << server.output();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Ask(server.port(), kStory), alone);
+}
+
+TEST(OperatorTest, AWorkerOfAnotherBuildGivesWayToTheOneBefore) {
+  Programs programs;
+  programs.SetWorker("skein-worker");
+  LiveServer server(programs.directory());
+  ASSERT_TRUE(server.StartReady({"--model", "deploy/models/tiny-v41"})) << server.output();
+  const ChatAnswer alone = Ask(server.port(), kStory);
+  programs.SetWorker("skein-worker-before");
+  ASSERT_EQ(
+      server.Admin("POST", "/admin/rollout", R"({"action":"start","build":"another"})").status,
+      200);
+  ASSERT_TRUE(server.WaitForStatus("\"rollout\":{\"state\":\"halted\"")) << server.output();
+  EXPECT_THAT(server.Admin("GET", "/admin/rollout").body,
+              HasSubstr("is build before, expected another; the group went back"));
+  EXPECT_THAT(server.output(), HasSubstr("the one before it is started again"));
+  EXPECT_EQ(Ask(server.port(), kStory), alone);
 }
 
 TEST(OperatorTest, ADrainedGroupMovesItsStreams) {

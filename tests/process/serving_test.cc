@@ -305,6 +305,8 @@ TEST(ServingTest, AClientThatLeavesTheQueueIsForgotten) {
     EXPECT_TRUE(server.WaitForMetric("skein_requests_waiting", 0));
   }
   EXPECT_EQ(server.Metric("skein_client_disconnects_total"), 2);
+  EXPECT_GE(server.Metric("skein_actor_mailbox_depth"), 0);
+  EXPECT_GE(server.Metric("skein_feature"), 10) << "a state for each feature of the host";
   EXPECT_EQ(server.Metric("skein_prompt_tokens_total"), prompt_tokens) << "neither had a step";
   EXPECT_FALSE(running.ended()) << "all of this happened beside it";
   EXPECT_EQ(running.Join(), undisturbed);

@@ -172,6 +172,37 @@ TEST(StartErrorsTest, InternalFlagsThatAreNoNumbers) {
   }
 }
 
+// Runs skein-coordinator alone with this state, which ends at once for want of a control socket;
+// what it said.
+std::string RunCoordinatorAlone(const std::string& state) {
+  const std::string errors = state + ".errors";
+  const std::string line = std::string(SKEIN_PROGRAM_DIRECTORY "/skein-coordinator") +
+                           " --model deploy/models/tiny-v41 --backend cpu --control-endpoint "
+                           "ipc:///no/such/directory/control --port 0 --state-directory " +
+                           state + " 2>" + errors;
+  const int status = std::system(line.c_str());
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), kConfiguration);
+  std::stringstream text;
+  text << std::ifstream(errors).rdbuf();
+  return text.str();
+}
+
+TEST(StartErrorsTest, ACoordinatorWithoutASupervisorTakesTheNextTerm) {
+  const LiveServer place;
+  const std::string state = place.directory() + "/state";
+  const auto term_of = [](const std::string& said) {
+    const size_t at = said.find("msg=\"term taken\" term=");
+    EXPECT_NE(at, std::string::npos) << said;
+    return at == std::string::npos ? 0 : std::strtoull(said.c_str() + at + 22, nullptr, 10);
+  };
+  const uint64_t first = term_of(RunCoordinatorAlone(state));
+  EXPECT_GT(first, 0u);
+  EXPECT_GT(term_of(RunCoordinatorAlone(state)), first);
+  std::ofstream(state + "/term") << "skein term 12";
+  EXPECT_THAT(RunCoordinatorAlone(state), HasSubstr("/term is torn"));
+}
+
 TEST(StartErrorsTest, APortInUse) {
   const worker::Descriptor holder(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -1,6 +1,10 @@
 // Addresses of the operator listener.
 #include "protocol/config/admin_address.h"
 
+#include <cstdio>
+#include <fstream>
+#include <string>
+
 #include <gtest/gtest.h>
 
 namespace skein::protocol {
@@ -31,6 +35,38 @@ TEST(AdminAddressTest, ErrorsSayWhatWouldBeRight) {
   EXPECT_EQ(ParseAdminAddress("0.0.0.0:9000").status().message(),
             "\"0.0.0.0:9000\": operators are served on this host only; give 127.0.0.1:9000 and "
             "reach it through a tunnel");
+}
+
+class AdminTokenTest : public ::testing::Test {
+ protected:
+  ~AdminTokenTest() override { std::remove(path_.c_str()); }
+  absl::StatusOr<std::string> Read(const std::string& text) {
+    std::ofstream(path_, std::ios::binary) << text;
+    return ReadAdminToken("--token-file", path_);
+  }
+  const std::string path_ = ::testing::TempDir() + "admin_token_test";
+};
+
+TEST_F(AdminTokenTest, IsTheFirstLine) {
+  EXPECT_EQ(*Read("secret\nnotes\n"), "secret");
+  EXPECT_EQ(*Read("secret"), "secret");
+  EXPECT_EQ(Read(std::string(512, 'x') + "\n")->size(), 512u);
+}
+
+TEST_F(AdminTokenTest, WhatCouldBeNoHeaderIsRefusedWithoutShowingIt) {
+  for (const std::string& text :
+       {std::string(), std::string("\nsecret\n"), std::string("secret\r\n"),
+        std::string("sec ret\n"), std::string("sec\0ret", 7),
+        std::string("s\xC3\xA9"
+                    "cret"),
+        std::string(513, 'x')}) {
+    const auto token = Read(text);
+    ASSERT_FALSE(token.ok()) << text;
+    EXPECT_EQ(token.status().message(), "--token-file: the first line of " + path_ +
+                                            " is no token: 1 to 512 visible characters without "
+                                            "spaces");
+  }
+  EXPECT_FALSE(ReadAdminToken("--token-file", path_ + ".none").ok());
 }
 
 }  // namespace

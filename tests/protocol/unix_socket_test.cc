@@ -2,6 +2,7 @@
 #include "protocol/http/unix_socket.h"
 
 #include <fstream>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,6 +71,23 @@ TEST(UnixSocketTest, ALiveSocketIsNotTakenAndADeadOneIs) {
   const auto again = Serve(path);
   ASSERT_NE(again, nullptr);
   EXPECT_TRUE(Get(path).ok());
+}
+
+TEST(UnixSocketTest, ASocketWithAFullBacklogLives) {
+  const std::string path = SocketPath("full");
+  const auto listening = ListenUnix(path, 0);
+  ASSERT_TRUE(listening.ok());
+  std::vector<int> waiting;
+  for (auto fd = ConnectUnix(path); fd.ok() && waiting.size() < 100; fd = ConnectUnix(path)) {
+    waiting.push_back(*fd);
+  }
+  ASSERT_LT(waiting.size(), 100u) << "the backlog is full";
+  EXPECT_EQ(ListenUnix(path, 1).status().code(), absl::StatusCode::kAlreadyExists);
+  struct stat file {};
+  EXPECT_EQ(::stat(path.c_str(), &file), 0) << "it is not taken away";
+  for (const int fd : waiting) ::close(fd);
+  ::close(*listening);
+  RemoveUnix(path);
 }
 
 TEST(UnixSocketTest, AFileThatIsNoSocketStays) {

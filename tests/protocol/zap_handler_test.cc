@@ -1,6 +1,8 @@
 // Who gets in over tcp: real sockets with right keys, wrong keys and none.
 #include "protocol/transport/zap_handler.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include <zmq.h>
 
 #include "protocol/base/clock.h"
+#include "protocol/base/log.h"
 #include "protocol/transport/zmq_transport.h"
 #include "tests/protocol/curve_fixture.h"
 
@@ -59,6 +62,10 @@ class Visitor {
     transport_ = *std::move(made);
     EXPECT_TRUE(transport_->Connect(kCoordinatorActor, door.endpoint()).ok());
   }
+  // Takes what came, and dials anew what was refused.
+  void Poll(FrameReceiver& receiver) {
+    EXPECT_TRUE(transport_->Poll(absl::ZeroDuration(), receiver).ok());
+  }
   void Knock() {
     const std::vector<std::byte> frame(100);
     [[maybe_unused]] const bool sent = transport_->Send(kCoordinatorActor, frame).ok();
@@ -99,6 +106,26 @@ TEST(ZapHandlerTest, AnUnknownKeyIsTurnedAwayAndComesInOnceItIsListed) {
   }));
 }
 
+TEST(ZapHandlerTest, WhoWasTurnedAwayComesInByItselfOnceItIsListed) {
+  const CurveFixture fixture;
+  const std::string key = fixture.NewPair("stranger");
+  Door door(fixture);
+  Visitor stranger(door, fixture.Worker("stranger"));
+  const auto knock = [&] {
+    stranger.Poll(door);
+    stranger.Knock();
+  };
+  EXPECT_TRUE(door.PollUntil([&] {
+    knock();
+    return door.denied > 0;
+  }));
+  fixture.Allow(key);
+  EXPECT_TRUE(door.PollUntil([&] {
+    knock();
+    return door.frames > 0;
+  }));
+}
+
 TEST(ZapHandlerTest, AnEmptyListLetsNobodyIn) {
   const CurveFixture fixture;
   fixture.Allow("# nobody");
@@ -109,6 +136,44 @@ TEST(ZapHandlerTest, AnEmptyListLetsNobodyIn) {
     return door.denied > 0;
   }));
   EXPECT_EQ(door.frames, 0);
+}
+
+TEST(ZapHandlerTest, AVanishedListKeepsTheLastOneAndSaysSoOnce) {
+  const CurveFixture fixture;
+  Door door(fixture);
+  std::vector<std::string> lines;
+  LogOptions log;
+  log.sink = [&lines](std::string_view line) { lines.emplace_back(line); };
+  InstallLog(log);
+  std::filesystem::remove(fixture.path("allowed"));
+  for (int i = 0; i < 2; ++i) {
+    Visitor visitor(door, fixture.Worker());
+    const int before = door.frames;
+    EXPECT_TRUE(door.PollUntil([&] {
+      visitor.Knock();
+      return door.frames > before;
+    }));
+  }
+  // Who was not on it stays out, and a new list counts at once.
+  const std::string key = fixture.NewPair("stranger");
+  Visitor stranger(door, fixture.Worker("stranger"));
+  EXPECT_TRUE(door.PollUntil([&] {
+    stranger.Knock();
+    return door.denied > 0;
+  }));
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                          [](const std::string& line) {
+                            return line.find("the last one stays") != std::string::npos;
+                          }),
+            1);
+  fixture.Allow(key);
+  Visitor listed(door, fixture.Worker("stranger"));
+  const int before = door.frames;
+  EXPECT_TRUE(door.PollUntil([&] {
+    listed.Knock();
+    return door.frames > before;
+  }));
+  InstallLog({});
 }
 
 TEST(ZapHandlerTest, AWorkerWithTwoServerKeysFindsEither) {

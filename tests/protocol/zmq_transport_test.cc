@@ -9,12 +9,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
 
 #include "protocol/actor/mailbox.h"
 #include "protocol/actor/threaded_actor_system.h"
+#include "protocol/base/clock.h"
 #include "protocol/base/strings.h"
 #include "tests/protocol/curve_fixture.h"
 
@@ -345,6 +348,45 @@ TEST(ZmqTransportTest, ATakenPortAndAnUnknownPeerAreErrors) {
   const std::vector<std::byte> frame(100);
   EXPECT_EQ((*first)->Send(kWorkerActor, frame).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ((*second)->Send(kWorkerActor, frame).code(), absl::StatusCode::kUnavailable);
+}
+
+// Takes what a transport reports.
+struct Ignore final : FrameReceiver {
+  void OnFrame(ActorId, std::span<const std::byte>) override {}
+  void OnGarbage() override {}
+};
+
+TEST(ZmqTransportTest, APeerThatClosesWhatItAcceptsIsCalledEverMoreRarely) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener, 8), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  ZmqTransportOptions options;
+  options.self = kWorkerActor;
+  options.keys = Keys().Worker();
+  auto transport = ZmqTransport::Create(options);
+  ASSERT_TRUE(transport.ok());
+  ASSERT_TRUE((*transport)
+                  ->Connect(kCoordinatorActor, Concat("tcp://127.0.0.1:", ntohs(address.sin_port)))
+                  .ok());
+  Ignore ignore;
+  int connects = 0;
+  const absl::Time end = MonotonicNow() + absl::Seconds(2);
+  while (MonotonicNow() < end) {
+    ASSERT_TRUE((*transport)->Poll(absl::Milliseconds(5), ignore).ok());
+    for (int peer = ::accept(listener, nullptr, nullptr); peer >= 0;
+         peer = ::accept(listener, nullptr, nullptr)) {
+      ++connects;
+      ::close(peer);
+    }
+  }
+  ::close(listener);
+  EXPECT_GE(connects, 2);
+  EXPECT_LE(connects, 20);
 }
 
 }  // namespace

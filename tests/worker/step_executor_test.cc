@@ -1,11 +1,14 @@
 // Plans run in order on the device thread with the real demo model; refusals and bounds.
 #include "worker/step_executor.h"
 
+#include <cstdlib>
 #include <semaphore>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
+#include "protocol/base/exit_codes.h"
 #include "tests/worker/tiny_model.h"
 
 namespace skein::tests {
@@ -154,6 +157,22 @@ TEST_F(StepExecutorTest, PlansWithoutAnswerAreBounded) {
   EXPECT_EQ(Await(executor, 16).back().step, StepId(16));
   EXPECT_TRUE(executor.Submit(Plan(18, {0, 5})).ok());
   EXPECT_EQ(Await(executor, 1)[0].step, StepId(18));
+}
+
+TEST(StepExecutorDeathTest, TheFirstPlanHasADeadline) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        TinyModel tiny({});
+        WaitingWaker waker;
+        auto watchdog = worker::StepWatchdog::Create({.grace = absl::Milliseconds(100)});
+        worker::StepExecutor executor(
+            tiny.Take(), waker, [](const StepPlan&) { ::poll(nullptr, 0, 30'000); },
+            *std::move(watchdog));
+        if (!executor.Submit(Plan(1, {0})).ok()) std::abort();
+        waker.Wait();
+      },
+      ::testing::ExitedWithCode(protocol::kExitStepDeadline), "its deadline was 2[0-9]{3} ms");
 }
 
 TEST_F(StepExecutorTest, EndsWithPlansThatNobodyWaitsFor) {

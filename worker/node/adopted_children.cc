@@ -19,7 +19,7 @@ namespace skein::worker {
 namespace {
 
 constexpr int kRoundsMax = 100;
-constexpr int kEndWaitMs = 100;
+constexpr int kRoundMs = 10;
 
 // Parent of a process from its stat text, or -1.
 int ParentOf(int pid) {
@@ -40,22 +40,24 @@ void ReapAdopted(const IsOwnChild& is_own) {
   }
 }
 
+int KillAdopted(const IsOwnChild& is_own) {
+  int found = 0;
+  for (const int pid : ListProcesses("/proc")) {
+    if (ParentOf(pid) != ::getpid() || is_own(pid)) continue;
+    const Descriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (!handle.valid() || ParentOf(pid) != ::getpid()) continue;  // the number was reused
+    ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
+    siginfo_t info{};
+    ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(handle.get()), &info,
+             WEXITED | WNOHANG);
+    ++found;
+  }
+  return found;
+}
+
 void EndAdopted(const IsOwnChild& is_own) {
-  for (int round = 0; round < kRoundsMax; ++round) {
-    int found = 0;
-    for (const int pid : ListProcesses("/proc")) {
-      if (ParentOf(pid) != ::getpid() || is_own(pid)) continue;
-      const Descriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-      if (!handle.valid() || ParentOf(pid) != ::getpid()) continue;  // the number was reused
-      ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
-      pollfd wait{handle.get(), POLLIN, 0};
-      ::poll(&wait, 1, kEndWaitMs);
-      siginfo_t info{};
-      ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(handle.get()), &info,
-               WEXITED | WNOHANG);
-      ++found;
-    }
-    if (found == 0) return;
+  for (int round = 0; round < kRoundsMax && KillAdopted(is_own) > 0; ++round) {
+    ::poll(nullptr, 0, kRoundMs);
   }
 }
 

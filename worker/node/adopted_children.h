@@ -12,7 +12,10 @@ using IsOwnChild = std::function<bool(int pid)>;
 // Reaps those that ended.
 void ReapAdopted(const IsOwnChild& is_own);
 
-// SIGKILL by handle to those that live, until a round finds none.
+// SIGKILL by handle to those that live; how many there are. Does not wait.
+int KillAdopted(const IsOwnChild& is_own);
+
+// The same until a round finds none, for the end of the supervisor; a second at most.
 void EndAdopted(const IsOwnChild& is_own);
 
 }  // namespace skein::worker

@@ -11,6 +11,7 @@ struct ChildEnd {
   int exit_code = 0;        // when it exited
   int signal = 0;           // when a signal ended it
   bool oom_killed = false;  // the kernel found its own cgroup leaf out of memory
+  bool oom_above = false;   // its leaf does not count, and the node's memory limit was reached
   // "exit code 78", "signal 9 (Killed)", "signal 9 (Killed), out of memory in its own leaf".
   std::string Describe() const;
 };

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "protocol/base/control_bytes.h"
 #include "protocol/base/log.h"
 
 namespace skein::worker {
@@ -12,27 +13,7 @@ namespace {
 constexpr size_t kPieceBytes = 32 << 10;
 constexpr int kReadsMax = 8;
 constexpr size_t kLineBytesMax = 4096;
-
-bool IsControl(char c) {
-  const auto byte = static_cast<unsigned char>(c);
-  return (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;
-}
-
-// Control bytes as \xNN: a terminal that shows the log obeys none.
-std::string Escape(const std::string& lines) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string out;
-  out.reserve(lines.size());
-  for (const char c : lines) {
-    if (IsControl(c)) {
-      const auto byte = static_cast<unsigned char>(c);
-      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
+constexpr std::string_view kShown = "\n\t";
 
 }  // namespace
 
@@ -66,7 +47,7 @@ void ChildOutput::PassOn(std::string_view lines, absl::Time now) {
   std::string passed;
   gate_.Pass(lines, now, passed);
   Notice(now);
-  if (!passed.empty()) to_->Write(Escape(passed));
+  if (!passed.empty()) to_->Write(protocol::EscapeControls(passed, kShown));
 }
 
 void ChildOutput::Notice(absl::Time now) {
@@ -82,7 +63,7 @@ void ChildOutput::Settle(absl::Time now) {
   if (now < gate_.quiet_at()) return;
   Notice(now);
   const std::string last = gate_.TakeLast(now);
-  if (!last.empty()) to_->Write(Escape(last));
+  if (!last.empty()) to_->Write(protocol::EscapeControls(last, kShown));
 }
 
 void ChildOutput::End(absl::Time now) {

@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "worker/node/process_entry.h"
@@ -31,16 +32,18 @@ namespace {
 
 using protocol::Concat;
 
-constexpr int kExitParentGone = 70;
 constexpr int kExitCannotExecute = 127;
+// Of a child until exec: the program, when it is no path.
+constexpr int kProgramFd = kLockFd + 1;
 
 // Everything the child needs, prepared before the clone: it must not allocate.
 struct ChildPlan {
   int link_fd = -1;    // its end of the socket
   int output_fd = -1;  // write end of the pipe
   int parent_link_fd = -1;
-  int listen_fd = -1;  // or none
-  int lock_fd = -1;    // or none
+  int listen_fd = -1;   // or none
+  int lock_fd = -1;     // or none
+  int program_fd = -1;  // or none
   bool map_user = false;
   char uid_map[64] = {};
   char gid_map[64] = {};
@@ -72,26 +75,27 @@ void SetLimits() {
 // getppid() is 0 and would prove nothing.
 void CheckParent(int link_fd) {
   pollfd wait{link_fd, POLLIN, 0};
-  if (::poll(&wait, 1, 0) != 0) ::_exit(kExitParentGone);
+  if (::poll(&wait, 1, 0) != 0) ::_exit(protocol::kExitParentGone);
 }
 
 // Puts the child's descriptors where it looks for them and closes every other one. Sources are
 // moved above the targets first, so that no dup2 overwrites one.
 void PlaceDescriptors(const ChildPlan& plan) {
-  const int targets[] = {0, 1, 2, kSupervisorFd, kListenFd, kLockFd};
+  const int targets[] = {0, 1, 2, kSupervisorFd, kListenFd, kLockFd, kProgramFd};
   const int null_fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  int sources[] = {null_fd,      plan.output_fd, plan.output_fd,
-                   plan.link_fd, plan.listen_fd, plan.lock_fd};
+  int sources[] = {null_fd,        plan.output_fd, plan.output_fd, plan.link_fd,
+                   plan.listen_fd, plan.lock_fd,   plan.program_fd};
   for (int& source : sources) {
     if (source < 0) continue;
     source = ::fcntl(source, F_DUPFD_CLOEXEC, 16);
     if (source < 0) ::_exit(kExitCannotExecute);
   }
-  ::syscall(SYS_close_range, kSupervisorFd + 1, kLockFd, 0);
+  ::syscall(SYS_close_range, kSupervisorFd + 1, kProgramFd, 0);
   for (size_t i = 0; i < std::size(targets); ++i) {
     if (sources[i] >= 0) ::dup2(sources[i], targets[i]);
   }
-  ::syscall(SYS_close_range, kLockFd + 1, ~0U, 0);
+  ::fcntl(kProgramFd, F_SETFD, FD_CLOEXEC);
+  ::syscall(SYS_close_range, kProgramFd + 1, ~0U, 0);
 }
 
 [[noreturn]] void RunChild(const ChildPlan& plan) {
@@ -111,7 +115,11 @@ void PlaceDescriptors(const ChildPlan& plan) {
   ::signal(SIGPIPE, SIG_DFL);
   SetLimits();
   if (plan.set_processors) ::sched_setaffinity(0, sizeof plan.processors, &plan.processors);
-  ::execve(plan.program, plan.arguments, plan.environment);
+  if (plan.program_fd >= 0) {
+    ::syscall(SYS_execveat, kProgramFd, "", plan.arguments, plan.environment, AT_EMPTY_PATH);
+  } else {
+    ::execve(plan.program, plan.arguments, plan.environment);
+  }
   const char text[] = "cannot execute the program\n";
   [[maybe_unused]] const ssize_t written = ::write(2, text, sizeof text - 1);
   ::_exit(kExitCannotExecute);
@@ -158,7 +166,7 @@ absl::Status OpenChannels(Descriptor& our_output, Descriptor& our_link, Descript
 
 absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildStart& start,
                                                  const Containment& containment) {
-  SKEIN_RETURN_IF_ERROR(CheckProgram(start.program));
+  if (start.program_fd < 0) SKEIN_RETURN_IF_ERROR(CheckProgram(start.program));
   ChildProcess child;
   Descriptor its_output;
   Descriptor its_link;
@@ -185,6 +193,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildStart& start,
   plan.parent_link_fd = child.link_.get();
   plan.listen_fd = start.listen_fd;
   plan.lock_fd = start.lock_fd;
+  plan.program_fd = start.program_fd;
   plan.map_user = own_namespace && containment.needs_user_namespace();
   std::snprintf(plan.uid_map, sizeof plan.uid_map, "%u %u 1", ::geteuid(), ::geteuid());
   std::snprintf(plan.gid_map, sizeof plan.gid_map, "%u %u 1", ::getegid(), ::getegid());

@@ -24,6 +24,7 @@ inline constexpr int kLockFd = 5;  // the lock of its GPU: workers, held by ever
 struct ChildStart {
   std::string leaf_name;  // "worker.0.<incarnation>"
   std::string program;    // path
+  int program_fd = -1;    // executed in its stead; -1: none
   std::vector<std::string> arguments;
   bool own_pid_namespace = false;  // if the rung has it
   std::vector<int> processors;     // it may run on; empty: where the supervisor may
@@ -47,6 +48,8 @@ class ChildProcess final {
   void Signal(int number) const;
   // SIGKILL to the child and, where there is a leaf, to everything in it.
   void Kill() const;
+  // It has a leaf that counts what runs out of memory.
+  bool CountsOoms() const { return leaf_.has_value() && leaf_->CountsOoms(); }
   // The end of the child once it is there; reaps it. Kills what it left in its leaf.
   std::optional<ChildEnd> Reap();
   // What is left of a child that was reaped: remove it once it is empty.

@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/strings.h"
 #include "protocol/config/config.h"
 #include "worker/node/commands/bench.h"
@@ -58,7 +59,7 @@ int Become(std::string_view name, const ProgramPaths& paths,
   ::execv(program.c_str(), pointers.data());
   std::fprintf(stderr, "skein: cannot run %s: %s; install it beside skein\n", program.c_str(),
                std::strerror(errno));
-  return kExitInternal;
+  return protocol::kExitInternal;
 }
 
 int PrintConfig(std::span<const std::string> arguments) {
@@ -71,7 +72,7 @@ int PrintConfig(std::span<const std::string> arguments) {
     return protocol::ConfigExitCode(loaded.status());
   }
   std::fputs(protocol::ConfigDump(*loaded).c_str(), stdout);
-  return kExitOk;
+  return protocol::kExitOk;
 }
 
 int RunCommand(std::string_view command, std::span<const std::string> arguments) {
@@ -88,11 +89,11 @@ int RunCommand(std::string_view command, std::span<const std::string> arguments)
   if (command == "version" || command == "--version") {
     std::printf("skein %s, backends %s\n", std::string(paths.version).c_str(),
                 std::string(paths.built_backends).c_str());
-    return kExitOk;
+    return protocol::kExitOk;
   }
   if (command == "help" || command == "--help" || command == "-h") {
     std::fputs(kUsage, stdout);
-    return kExitOk;
+    return protocol::kExitOk;
   }
   if (command == "status") return RunStatus(arguments);
   if (command == "drain") return RunDrain(arguments);
@@ -102,11 +103,11 @@ int RunCommand(std::string_view command, std::span<const std::string> arguments)
   if (command == "bench") return RunBench(arguments);
   if (command != "serve" && command != "config") {
     std::fprintf(stderr, "skein: \"%s\" is no command\n%s", std::string(command).c_str(), kUsage);
-    return kExitUsage;
+    return protocol::kExitUsage;
   }
   if (AsksForHelp(arguments)) {
     std::printf("%s\nflags of serve and config:\n%s", kUsage, protocol::ConfigHelp().c_str());
-    return kExitOk;
+    return protocol::kExitOk;
   }
   return command == "serve" ? RunServe(arguments, paths) : PrintConfig(arguments);
 }
@@ -117,7 +118,7 @@ int RunCommand(std::string_view command, std::span<const std::string> arguments)
 int main(int argc, char** argv) {
   if (argc < 2) {
     std::fputs(skein::worker::kUsage, stderr);
-    return skein::worker::kExitUsage;
+    return skein::protocol::kExitUsage;
   }
   const std::vector<std::string> arguments(argv + 2, argv + argc);
   return skein::worker::RunCommand(argv[1], arguments);

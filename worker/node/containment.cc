@@ -129,6 +129,7 @@ bool Leaf::OomKilled() const {
   const size_t at = text.find("oom_kill ");
   return at != std::string::npos && std::strtoull(text.c_str() + at + 9, nullptr, 10) > 0;
 }
+bool Leaf::CountsOoms() const { return ::access((path_ + "/memory.events").c_str(), R_OK) == 0; }
 bool Leaf::Remove() const { return ::rmdir(path_.c_str()) == 0 || errno == ENOENT; }
 
 std::string CgroupDirectory(std::string_view mountinfo, std::string_view cgroup) {
@@ -214,8 +215,8 @@ void Containment::TryLeafParent(const std::string& parent) {
   // cgroup.kill is missing in kernels before 5.14.
   if (::access((parent + "/cgroup.kill").c_str(), W_OK) != 0) return refuse(errno);
   if (const int error = TryClone(CLONE_INTO_CGROUP, lock.get()); error != 0) return refuse(error);
-  // Leaves then count what runs out of memory; where it is not to be had, such an end looks
-  // foreign.
+  // Leaves then count what runs out of memory; where it is not to be had, the node's own limit
+  // tells.
   const Descriptor control(
       ::open((parent + "/cgroup.subtree_control").c_str(), O_WRONLY | O_CLOEXEC));
   if (control.valid()) {

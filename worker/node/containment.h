@@ -29,6 +29,8 @@ class Leaf {
   void Kill() const;
   // Members left; zero once all are gone.
   bool empty() const;
+  // The leaf counts what runs out of memory in it.
+  bool CountsOoms() const;
   // The kernel killed a member because the leaf was out of memory. Needs the memory controller.
   bool OomKilled() const;
   // Removes the empty cgroup; false while it still has members.

@@ -277,6 +277,20 @@ void ApplyPolicy(const protocol::Config& config, Feature& feature) {
   feature.fix.clear();
 }
 
+// As the text format of metrics wants it.
+std::string LabelValue(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string_view FeatureStateName(FeatureState state) {
@@ -359,6 +373,24 @@ std::string FeatureTable(const std::vector<Feature>& features) {
         feature.state == FeatureState::kDegraded || feature.state == FeatureState::kFailed;
     if (wanting && !feature.fix.empty())
       text += Concat(std::string(26, ' '), "fix: ", feature.fix, "\n");
+  }
+  return text;
+}
+
+std::string FeatureMetrics(const std::vector<Feature>& features) {
+  std::string text =
+      "# HELP skein_feature What the host has, as the probes of the start found it: 1 for the "
+      "state "
+      "of each feature, with the reason. degraded: skein doctor says what is used instead and how "
+      "to get it.\n# TYPE skein_feature gauge\n";
+  for (const Feature& feature : features) {
+    for (const FeatureState state : {FeatureState::kOk, FeatureState::kDegraded,
+                                     FeatureState::kUnused, FeatureState::kFailed}) {
+      const bool is_it = state == feature.state;
+      text += Concat("skein_feature{name=\"", LabelValue(feature.name), "\",state=\"",
+                     FeatureStateName(state), "\",reason=\"",
+                     is_it ? LabelValue(feature.reason) : "", "\"} ", is_it ? 1 : 0, "\n");
+    }
   }
   return text;
 }

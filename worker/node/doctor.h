@@ -57,6 +57,9 @@ std::string FeatureTable(const std::vector<Feature>& features);
 // One line: how many of each state, and the names of degraded ones.
 std::string FeatureSummary(const std::vector<Feature>& features);
 
+// The same as metrics text: skein_feature{name,state,reason}, 1 for the state that each has.
+std::string FeatureMetrics(const std::vector<Feature>& features);
+
 // The value of features.NAME; empty when there is no such key.
 std::string_view FeaturePolicy(const protocol::Config& config, std::string_view name);
 

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -35,15 +36,22 @@ constexpr uint64_t kSignalsKey = ~uint64_t{0};
 constexpr size_t kReportBytesMax = 4096;
 constexpr absl::Duration kCountersEvery = absl::Seconds(5);
 constexpr absl::Duration kLeafRetry = absl::Milliseconds(20);
+constexpr absl::Duration kAdoptedMax = absl::Seconds(2);
 
 // Floor of the counters: larger than anything an earlier supervisor of this boot gave out.
 uint64_t BootTimeFloor(ChildRole role) {
+  // A term stays below 2^32, because attempts carry it in their upper half.
+  if (role == ChildRole::kCoordinator) return protocol::SecondsSinceBoot();
   timespec now{};
   ::clock_gettime(CLOCK_BOOTTIME, &now);
-  const uint64_t seconds = static_cast<uint64_t>(now.tv_sec);
-  // A term stays below 2^32, because attempts carry it in their upper half.
-  if (role == ChildRole::kCoordinator) return seconds;
-  return seconds * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// Another start of the same program would not help.
+bool IsRefusal(const ChildEnd& end) {
+  return end.signal == 0 &&
+         (end.exit_code == protocol::kExitUsage || end.exit_code == protocol::kExitModel ||
+          end.exit_code == protocol::kExitConfig);
 }
 
 }  // namespace
@@ -110,6 +118,8 @@ int NodeSupervisor::Run() {
 }
 
 void NodeSupervisor::StartDue(absl::Time now) {
+  // The predecessor's leftovers hold what it held.
+  if (adopted_until_ != absl::InfinitePast()) return;
   for (const auto& child : children_) {
     // A start that fails for good may have changed the phase.
     if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
@@ -131,6 +141,7 @@ ChildStart NodeSupervisor::MakeStart(const Child& child) const {
   ChildStart start;
   start.leaf_name = Concat(child.spec.name, ".", child.counter);
   start.program = child.spec.program;
+  start.program_fd = child.program.fd();
   start.arguments = child.spec.arguments;
   start.arguments.push_back(Concat("--supervisor-fd=", kSupervisorFd));
   start.arguments.push_back(Concat(coordinator ? "--term=" : "--incarnation=", child.counter));
@@ -149,6 +160,7 @@ ChildStart NodeSupervisor::MakeStart(const Child& child) const {
 
 absl::Status NodeSupervisor::TryStart(Child& child) {
   SKEIN_ASSIGN_OR_RETURN(child.counter, NextCounter(child));
+  child.program.Look(child.spec.program);
   SKEIN_ASSIGN_OR_RETURN(child.process,
                          ChildProcess::Start(MakeStart(child), *options_.containment));
   return absl::OkStatus();
@@ -161,7 +173,8 @@ void NodeSupervisor::StartChild(Child& child, absl::Time now) {
         .Field("child", child.spec.name)
         .Field("reason", protocol::StatusText(started));
     ChildEnd end;
-    end.exit_code = absl::IsFailedPrecondition(started) ? kExitConfig : kExitRestart;
+    end.exit_code =
+        absl::IsFailedPrecondition(started) ? protocol::kExitConfig : protocol::kExitRestart;
     OnEnd(child, end, now);
     return;
   }
@@ -187,7 +200,9 @@ absl::Time NodeSupervisor::NextDeadline() const {
   if (options_.life != nullptr) next = std::min(next, options_.life->next());
   if (options_.output != nullptr) next = std::min(next, options_.output->next());
   if (!options_.counters_path.empty()) next = std::min(next, counters_at_);
-  if (!ended_.empty()) next = std::min(next, MonotonicNow() + kLeafRetry);
+  if (!ended_.empty() || adopted_until_ != absl::InfinitePast()) {
+    next = std::min(next, MonotonicNow() + kLeafRetry);
+  }
   return next;
 }
 
@@ -318,6 +333,7 @@ void NodeSupervisor::OnLink(Child& child) {
 void NodeSupervisor::OnReady(Child& child) {
   child.was_ready = true;
   child.is_ready = true;
+  child.program.OnReady();
   if (options_.life == nullptr) return;
   const bool coordinator = child.spec.role == ChildRole::kCoordinator;
   const bool all = std::all_of(children_.begin(), children_.end(), [](const auto& other) {
@@ -333,21 +349,34 @@ void NodeSupervisor::OnReady(Child& child) {
 void NodeSupervisor::CollectEnds(absl::Time now) {
   for (const auto& child : children_) {
     if (!child->process.has_value()) continue;
-    const std::optional<ChildEnd> end = child->process->Reap();
+    const bool counts_ooms = child->process->CountsOoms();
+    std::optional<ChildEnd> end = child->process->Reap();
     if (!end.has_value()) continue;
+    if (end->signal == SIGKILL && !counts_ooms) end->oom_above = oom_.TakeKill();
     OnOutput(*child, now);
     OnLink(*child);
     child->output.End(now);
     child->report.clear();
     if (auto leaf = child->process->TakeLeaf()) ended_.push_back(*std::move(leaf));
     child->process.reset();
-    if (!options_.containment->leaves() && !options_.containment->pid_namespaces()) {
-      EndAdopted([this](int pid) { return IsOwnChild(pid); });
-    }
+    if (options_.containment->rung() == 3) adopted_until_ = now + kAdoptedMax;
     OnEnd(*child, *end, now);
   }
   std::erase_if(ended_, [](const Leaf& leaf) { return leaf.Remove(); });
   ReapAdopted([this](int pid) { return IsOwnChild(pid); });
+  EndLeftovers(now);
+}
+
+// Without a namespace and a leaf, what a dead child left comes to us. Rounds of the loop, none of
+// which waits: children that live go on being served.
+void NodeSupervisor::EndLeftovers(absl::Time now) {
+  if (adopted_until_ == absl::InfinitePast()) return;
+  if (KillAdopted([this](int pid) { return IsOwnChild(pid); }) == 0) {
+    adopted_until_ = absl::InfinitePast();
+  } else if (now >= adopted_until_) {
+    SKEIN_LOG(kError, "what a dead child left does not end; leaving it to the kernel");
+    adopted_until_ = absl::InfinitePast();
+  }
 }
 
 void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
@@ -356,10 +385,8 @@ void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   WriteCounters();
   if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
   if (phase_ == Phase::kDraining && child.spec.role == ChildRole::kCoordinator) return;
-  const bool refused =
-      end.signal == 0 &&
-      (end.exit_code == kExitUsage || end.exit_code == kExitModel || end.exit_code == kExitConfig);
-  if (refused && !child.was_ready) {
+  if (GoBack(child, end, now)) return;
+  if (IsRefusal(end) && !child.was_ready) {
     SKEIN_LOG(kError, "child refused to start; a restart would not help")
         .Field("child", child.spec.name)
         .Field("end", end.Describe());
@@ -370,10 +397,27 @@ void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   Restart(child, end, now);
 }
 
+// A program that was put in the place of another and does not work gives way to that one: when it
+// refuses to start or is refused, and when it ends twice before it is ready.
+bool NodeSupervisor::GoBack(Child& child, const ChildEnd& end, absl::Time now) {
+  const bool failed = child.last_end == PredecessorEnd::kOwn && !child.is_ready;
+  const bool goes_back = IsRefusal(end) ? child.program.GoBack()
+                         : failed       ? child.program.OnFailedStart()
+                                        : false;
+  if (!goes_back) return false;
+  SKEIN_LOG(kError, "the new program does not work, the one before it is started again")
+      .Field("child", child.spec.name)
+      .Field("end", end.Describe());
+  ++child.restarts;
+  child.start_at = now;
+  return true;
+}
+
 void NodeSupervisor::Restart(Child& child, const ChildEnd& end, absl::Time now) {
   ++child.restarts;
   // One that ends in order without ever being ready could do so again and again: it counts.
   if (child.last_end == PredecessorEnd::kOrdered && child.is_ready) {
+    child.program.OnOrderedEnd();
     child.start_at = now;
     SKEIN_LOG(kInfo, "child ended as asked, its successor starts").Field("child", child.spec.name);
     return;
@@ -385,7 +429,8 @@ void NodeSupervisor::Restart(Child& child, const ChildEnd& end, absl::Time now) 
       .Field("end", end.Describe())
       .Field("restart_in_s", absl::ToDoubleSeconds(decision.pause));
   if (decision.failed && child.spec.role == ChildRole::kCoordinator) {
-    exit_code_ = kExitRestart;  // nothing is served without it: the process manager decides
+    exit_code_ =
+        protocol::kExitRestart;  // nothing is served without it: the process manager decides
     EnterStopping(now);
   }
 }
@@ -402,13 +447,15 @@ void NodeSupervisor::TickSigns(absl::Time now) {
   if (options_.life != nullptr) options_.life->Tick(now);
   if (now < counters_at_) return;
   counters_at_ = now + kCountersEvery;
+  oom_.TakeKill();  // of a helper: it explains no end of a child that comes later
   WriteCounters();
 }
 
 void NodeSupervisor::WriteCounters() {
   if (options_.counters_path.empty()) return;
   const uint64_t lost = options_.output != nullptr ? options_.output->lines_lost() : 0;
-  std::string text = Concat("# TYPE skein_orphans_swept_total counter\nskein_orphans_swept_total ",
+  std::string text = Concat(options_.features,
+                            "# TYPE skein_orphans_swept_total counter\nskein_orphans_swept_total ",
                             options_.orphans_swept,
                             "\n# TYPE skein_log_lines_lost_total counter\n"
                             "skein_log_lines_lost_total ",

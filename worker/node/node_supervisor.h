@@ -15,15 +15,17 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "protocol/base/exit_codes.h"
+#include "protocol/base/term_file.h"
 #include "protocol/config/config.h"
 #include "worker/node/child_output.h"
 #include "worker/node/child_process.h"
 #include "worker/node/containment.h"
-#include "worker/node/exit_codes.h"
 #include "worker/node/life_signs.h"
 #include "worker/node/line_output.h"
+#include "worker/node/oom_watch.h"
+#include "worker/node/program_history.h"
 #include "worker/node/restart_policy.h"
-#include "worker/node/term_file.h"
 
 namespace skein::worker {
 
@@ -47,9 +49,10 @@ struct SupervisorOptions {
   LifeSigns* life = nullptr;                 // null: none are shown
   // Inherited by every coordinator; closed once none will come. Not valid: it binds by itself.
   Descriptor listener;
-  const TermFile* terms = nullptr;  // null: terms follow the boot time
-  std::string counters_path;        // file of the counters in Prometheus text; empty: none
-  int orphans_swept = 0;            // before this supervisor started, for the counters
+  const protocol::TermFile* terms = nullptr;  // null: terms follow the boot time
+  std::string counters_path;  // file of the counters in Prometheus text; empty: none
+  std::string features;       // metrics text that stands before the counters
+  int orphans_swept = 0;      // before this supervisor started, for the counters
   // A child reported a line over its link, such as "ready http://...".
   std::function<void(const ChildSpec& child, std::string_view line)> on_report;
 };
@@ -72,6 +75,7 @@ class NodeSupervisor final {
         : spec(std::move(child_spec)), policy(limits), output(spec.name, to) {}
     ChildSpec spec;
     RestartPolicy policy;
+    ProgramHistory program;
     ChildOutput output;
     std::optional<ChildProcess> process;
     absl::Time start_at;     // when not running; InfiniteFuture: never
@@ -99,8 +103,10 @@ class NodeSupervisor final {
   void OnLink(Child& child);
   void OnReady(Child& child);
   void CollectEnds(absl::Time now);
+  void EndLeftovers(absl::Time now);
   void OnEnd(Child& child, const ChildEnd& end, absl::Time now);
   void Restart(Child& child, const ChildEnd& end, absl::Time now);
+  bool GoBack(Child& child, const ChildEnd& end, absl::Time now);
   void AdvancePhase(absl::Time now);
   void EnterStopping(absl::Time now);
   void EnterKilling(absl::Time now);
@@ -113,14 +119,16 @@ class NodeSupervisor final {
   SupervisorOptions options_;
   LineOutput standard_error_{2, nullptr};  // when the options name no output
   std::vector<std::unique_ptr<Child>> children_;
-  std::vector<Leaf> ended_;  // of children that ended, not removed yet
+  OomWatch oom_ = OomWatch::OfThisProcess();
+  absl::Time adopted_until_ = absl::InfinitePast();  // what a dead child left is ended until then
+  std::vector<Leaf> ended_;                          // of children that ended, not removed yet
   Descriptor epoll_;
   Descriptor signals_;
   Phase phase_ = Phase::kRunning;
   absl::Time phase_end_ = absl::InfiniteFuture();
   absl::Time hard_end_ = absl::InfiniteFuture();  // of the whole stop, armed first
   bool abandoned_ = false;                        // a killed child did not end in time
-  int exit_code_ = kExitOk;
+  int exit_code_ = protocol::kExitOk;
   absl::Time counters_at_ = absl::InfinitePast();
   uint64_t random_state_ = 0;
 };

@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <unistd.h>
 
+#include "protocol/base/control_bytes.h"
 #include "protocol/base/strings.h"
 #include "worker/node/descriptor.h"
 
@@ -28,9 +29,8 @@ bool ParseNumber(std::string_view text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Arguments joined by spaces, every control byte and backslash as \xNN.
-std::string Escape(std::string_view arguments) {
-  static constexpr char kHex[] = "0123456789abcdef";
+// Arguments joined by spaces, every byte but printable ASCII, and the backslash, as \xNN.
+std::string CommandText(std::string_view arguments) {
   while (!arguments.empty() && arguments.back() == '\0') arguments.remove_suffix(1);
   std::string out;
   for (const char c : arguments) {
@@ -38,7 +38,8 @@ std::string Escape(std::string_view arguments) {
     if (byte == 0) {
       out += ' ';
     } else if (byte < 0x20 || byte >= 0x7F || c == '\\') {
-      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+      out += "\\x";
+      protocol::AppendHex(byte, out);
     } else {
       out += c;
     }
@@ -106,8 +107,8 @@ std::optional<ProcessEntry> ReadProcess(const std::string& proc_root, int pid) {
   std::string name;
   if (!ReadStat(directory, process, name)) return std::nullopt;
   ReadNamespacePids(directory, process);
-  process.command = Escape(ReadBounded(directory + "/cmdline", 4 * kCommandBytesMax));
-  if (process.command.empty()) process.command = Concat("[", Escape(name), "]");
+  process.command = CommandText(ReadBounded(directory + "/cmdline", 4 * kCommandBytesMax));
+  if (process.command.empty()) process.command = Concat("[", CommandText(name), "]");
   process.cgroup = ReadKernelFile(directory + "/cgroup");
   process.mark = FindMark(ReadBounded(directory + "/environ", kEnvironBytesMax));
   return process;

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "protocol/base/strings.h"
@@ -20,6 +21,8 @@ namespace skein::worker {
 namespace {
 
 using protocol::Concat;
+
+constexpr time_t kBeingMadeS = 60;
 
 std::vector<std::string> Entries(const std::string& path) {
   std::vector<std::string> names;
@@ -45,12 +48,20 @@ bool IsPrivateDirectory(const std::string& path) {
          status.st_uid == ::geteuid() && (status.st_mode & 0077) == 0;
 }
 
+bool IsOld(const std::string& path) {
+  struct stat status {};
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return ::lstat(path.c_str(), &status) == 0 && now.tv_sec - status.st_mtim.tv_sec > kBeingMadeS;
+}
+
 void Sweep(const std::string& base) {
   for (const std::string& name : Entries(base)) {
     const std::string path = Concat(base, "/", name);
     if (name.rfind(kRunPrefix, 0) != 0 || !IsPrivateDirectory(path)) continue;
     const Descriptor lock(::open((path + "/lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    // Without a lock file it is being made this moment, or it is not ours.
+    // Without a lock file it is being made this moment, or whoever made it died right then.
+    if (!lock.valid() && errno == ENOENT && IsOld(path)) ::rmdir(path.c_str());
     if (!lock.valid() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
     RemoveFlat(path);
   }
@@ -91,7 +102,10 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Create(std::string_v
     RemoveFlat(path);
     return absl::InternalError(Concat("cannot lock ", path, "/lock: ", reason));
   }
-  return std::unique_ptr<RunDirectory>(new RunDirectory(std::move(path), std::move(lock)));
+  Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.valid()) ::flock(directory.get(), LOCK_EX | LOCK_NB);
+  return std::unique_ptr<RunDirectory>(
+      new RunDirectory(std::move(path), std::move(lock), std::move(directory)));
 }
 
 RunDirectory::~RunDirectory() { RemoveFlat(path_); }

@@ -31,11 +31,12 @@ class RunDirectory final {
   absl::StatusOr<std::string> WriteFile(std::string_view name, std::string_view text) const;
 
  private:
-  RunDirectory(std::string path, Descriptor lock)
-      : path_(std::move(path)), lock_(std::move(lock)) {}
+  RunDirectory(std::string path, Descriptor lock, Descriptor directory)
+      : path_(std::move(path)), lock_(std::move(lock)), directory_(std::move(directory)) {}
 
   std::string path_;
   Descriptor lock_;
+  Descriptor directory_;  // locked, which keeps the cleaner of /tmp out
 };
 
 }  // namespace skein::worker

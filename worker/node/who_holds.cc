@@ -75,13 +75,16 @@ void LookAtMappings(const std::string& process, const GpuInventory& inventory, E
 }
 
 // Names of the driver are pids of the host or of the caller's namespace: a process is meant if its
-// number here is the one, or else if the number is one of its namespaces'.
-std::optional<int> Translate(const std::map<int, ProcessEntry>& processes, int pid) {
-  if (processes.contains(pid)) return pid;
+// number here is the one, or else if the number is one of its namespaces'. Inside a PID namespace
+// the number of a process of the host may be one of ours by chance: there it must show the GPU too.
+std::optional<int> Translate(const std::map<int, ProcessEntry>& processes,
+                             const std::map<int, Evidence>& evidence, int pid, bool inside) {
+  const auto may_be = [&](int number) { return !inside || evidence.contains(number); };
+  if (processes.contains(pid)) return may_be(pid) ? std::optional<int>(pid) : std::nullopt;
   std::optional<int> found;
   for (const auto& [number, process] : processes) {
     const std::vector<int>& pids = process.namespace_pids;
-    if (std::find(pids.begin(), pids.end(), pid) == pids.end()) continue;
+    if (std::find(pids.begin(), pids.end(), pid) == pids.end() || !may_be(number)) continue;
     if (found) return std::nullopt;  // two could be meant
     found = number;
   }
@@ -149,6 +152,14 @@ void AddTimes(const std::string& proc_root, GpuHolder& holder) {
   holder.started_unix_s = BootUnixSeconds(proc_root) + static_cast<int64_t>(start);
 }
 
+// Processes outside a PID namespace cannot be seen from inside.
+bool InsidePidNamespace(const std::string& proc_root) {
+  char target[64];
+  const ssize_t size = ::readlink((proc_root + "/self/ns/pid").c_str(), target, sizeof target);
+  if (size <= 0) return false;
+  return std::string_view(target, static_cast<size_t>(size)) != kHostPidNamespace;
+}
+
 std::map<int, Evidence> Gather(const std::string& proc_root,
                                const std::map<int, ProcessEntry>& processes, HolderReport& report) {
   std::map<int, Evidence> evidence;
@@ -164,9 +175,11 @@ std::map<int, Evidence> Gather(const std::string& proc_root,
     report.problems.push_back(
         Concat("the descriptors of ", unreadable, " processes may not be read; run as root"));
   }
+  const bool inside = InsidePidNamespace(proc_root);
+  const std::map<int, Evidence> shown = evidence;
   for (const Gpu& gpu : report.inventory.gpus) {
     for (const DriverHolder& holder : gpu.holders) {
-      const std::optional<int> pid = Translate(processes, holder.pid);
+      const std::optional<int> pid = Translate(processes, shown, holder.pid, inside);
       if (!pid) {
         report.unresolved_pids.push_back(holder.pid);
         continue;
@@ -196,14 +209,6 @@ std::string HolderLine(const GpuHolder& holder) {
     text += Concat("    spinning since ", UtcText(holder.started_unix_s), "\n");
   }
   return text;
-}
-
-// Processes outside a PID namespace cannot be seen from inside.
-bool InsidePidNamespace(const std::string& proc_root) {
-  char target[64];
-  const ssize_t size = ::readlink((proc_root + "/self/ns/pid").c_str(), target, sizeof target);
-  if (size <= 0) return false;
-  return std::string_view(target, static_cast<size_t>(size)) != kHostPidNamespace;
 }
 
 // What may be missing although nothing failed.

@@ -72,9 +72,9 @@ TEST(ChildOutputTest, ControlBytesAreEscapedAndLongLinesCut) {
   const Pipe child, shown;
   LineOutput to(shown.in.get(), nullptr);
   ChildOutput output("worker.0", to);
-  child.Write("\x1b[2J\ttab\r\n" + std::string(5000, 'x'));
+  child.Write("\x1b[2J\ttab\xC2\x9B\r\n" + std::string(5000, 'x'));
   EXPECT_TRUE(output.Read(child.out.get(), MonotonicNow()));
-  EXPECT_EQ(shown.Read(), "\\x1b[2J\ttab\\x0d\n" + std::string(5000, 'x') + "\n");
+  EXPECT_EQ(shown.Read(), "\\x1b[2J\ttab\\xc2\\x9b\\x0d\n" + std::string(5000, 'x') + "\n");
 }
 
 TEST(ChildOutputTest, AFloodIsSuppressedWithItsNumberAndItsLastLine) {

@@ -47,6 +47,14 @@ TEST(ClusterTextTest, AnIdleRolloutIsOneWord) {
   EXPECT_EQ(RolloutText(Parse(R"({"state": "idle", "phase": "waiting"})")), "rollout idle\n");
 }
 
+TEST(ClusterTextTest, WhatAWorkerSaysOfItselfObeysNoTerminal) {
+  EXPECT_EQ(RolloutText(Parse(
+                R"({"state": "halted", "group": 0, "phase": "checking", "replaced": 0, "groups": 1,
+                    "reason": "build \u001b[2J\u009b1m\nnew"})")),
+            "rollout halted, group 0 checking, 0 of 1 replaced\n"
+            "  build \\x1b[2J\\xc2\\x9b1m\\x0anew\n");
+}
+
 struct Refusal {
   int (*command)(std::span<const std::string>);
   std::vector<std::string> arguments;

@@ -74,6 +74,19 @@ TEST_F(DoctorTest, EveryFeatureWithAPolicyIsProbed) {
   EXPECT_THAT(FeaturePolicy(config_, "gpu"), IsEmpty());
 }
 
+TEST(FeatureMetricsTest, EachFeatureHasEveryStateAndOneOfThem) {
+  const std::string text = FeatureMetrics(
+      {{"numa", FeatureState::kDegraded, "one \"node\" in C:\\\nand no more", "add memory"}});
+  EXPECT_NE(text.find("# TYPE skein_feature gauge\n"
+                      "skein_feature{name=\"numa\",state=\"ok\",reason=\"\"} 0\n"
+                      "skein_feature{name=\"numa\",state=\"degraded\",reason="
+                      "\"one \\\"node\\\" in C:\\\\\\nand no more\"} 1\n"
+                      "skein_feature{name=\"numa\",state=\"unused\",reason=\"\"} 0\n"
+                      "skein_feature{name=\"numa\",state=\"failed\",reason=\"\"} 0\n"),
+            std::string::npos)
+      << text;
+}
+
 TEST_F(DoctorTest, RdmaNeedsDevicesThatOpen) {
   EXPECT_EQ(State("rdma"), FeatureState::kUnused) << "one node needs none";
   config_.transport.control_endpoint = "tcp://10.0.0.1:7000";

@@ -5,8 +5,10 @@
 #include <fstream>
 #include <iterator>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,6 +49,26 @@ TEST_F(RunDirectoryTest, IsPrivateAndGoneAtTheEnd) {
     EXPECT_FALSE((*run)->WriteFile("no/such", "x").ok());
   }
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(RunDirectoryTest, TheCleanerOfTheTemporaryDirectoryStaysOut) {
+  const auto run = RunDirectory::Create(base_);
+  ASSERT_TRUE(run.ok());
+  // It passes over directories that are locked.
+  const Descriptor directory(::open((*run)->path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_TRUE(directory.valid());
+  EXPECT_NE(::flock(directory.get(), LOCK_SH | LOCK_NB), 0);
+}
+
+TEST_F(RunDirectoryTest, WhatWasNeverFinishedGoesOnceItIsOld) {
+  const std::string old = base_ + "/skein-run.older", young = base_ + "/skein-run.young";
+  ASSERT_EQ(::mkdir(old.c_str(), 0700), 0);
+  ASSERT_EQ(::mkdir(young.c_str(), 0700), 0);
+  const timespec long_ago[2] = {{1'000'000, 0}, {1'000'000, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, old.c_str(), long_ago, 0), 0);
+  ASSERT_TRUE(RunDirectory::Create(base_).ok());
+  EXPECT_FALSE(std::filesystem::exists(old));
+  EXPECT_TRUE(std::filesystem::exists(young)) << "it is being made this moment";
 }
 
 TEST_F(RunDirectoryTest, TheNextStartRemovesThatOfADeadOwnerOnly) {

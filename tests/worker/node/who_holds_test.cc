@@ -219,6 +219,20 @@ TEST_F(WhoHoldsTest, T20BusyWithAParentIsNoOrphan) {
   EXPECT_EQ(Only().verdict, HolderVerdict::kForeign);
 }
 
+TEST_F(WhoHoldsTest, InsideANamespaceANumberAloneIsNobody) {
+  std::filesystem::create_directories(proc_.proc() + "/self/ns");
+  std::filesystem::create_symlink("pid:[4026532999]", proc_.proc() + "/self/ns/pid");
+  proc_.Add({.pid = 100});
+  proc_.Add({.pid = 101, .descriptors = {proc_.device(0)}});
+  inventory_ = Nodes();
+  inventory_->nvml_problem.clear();
+  inventory_->gpus[0].holders = {{100, 1 << 20}, {101, 2 << 20}};
+  const GpuHolder holder = Only();
+  EXPECT_EQ(holder.process.pid, 101) << "it has the device open";
+  EXPECT_THAT(Look().unresolved_pids, ElementsAre(100));
+  EXPECT_THAT(HolderText(Look()), HasSubstr("process 100"));
+}
+
 TEST_F(WhoHoldsTest, AForeignHolderDecidesBeforeAnOrphan) {
   proc_.Add(
       {.pid = 71, .environment = MarkedEnvironment(5, 800), .descriptors = {proc_.device(0)}});

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "absl/status/status.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/signal_watch.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -147,13 +148,13 @@ int Compare(const std::vector<std::string>& names) {
   std::vector<BenchFile> files;
   for (const std::string& name : names) {
     const auto text = ReadFile(name);
-    if (!text.ok()) return Fail(text.status(), kExitModel);
+    if (!text.ok()) return Fail(text.status(), protocol::kExitModel);
     files.push_back({name, *text});
   }
   const auto table = CompareResults(files);
-  if (!table.ok()) return Fail(table.status(), kExitModel);
+  if (!table.ok()) return Fail(table.status(), protocol::kExitModel);
   std::fputs(table->c_str(), stdout);
-  return kExitOk;
+  return protocol::kExitOk;
 }
 
 std::string TimeText(const char* format) {
@@ -250,40 +251,40 @@ int Report(const BenchOptions& options, const std::vector<BenchRecord>& records,
   }
   if (options.save_result && !records.empty()) {
     const absl::Status saved = SaveResult(options, report);
-    if (!saved.ok()) return Fail(saved, kExitModel);
+    if (!saved.ok()) return Fail(saved, protocol::kExitModel);
   }
   if (is_stopped) return kExitInterrupted;
-  return report.completed > 0 ? kExitOk : kExitInternal;
+  return report.completed > 0 ? protocol::kExitOk : protocol::kExitInternal;
 }
 
 int Measure(BenchOptions options) {
   // Before any thread.
   std::atomic<bool> stop = false;
   const auto signals = protocol::SignalWatch::Create([&stop](int) { stop = true; });
-  if (!signals.ok()) return Fail(signals.status(), kExitInternal);
+  if (!signals.ok()) return Fail(signals.status(), protocol::kExitInternal);
   const absl::Status can_save = CheckResultDirectory(options);
-  if (!can_save.ok()) return Fail(can_save, kExitModel);
+  if (!can_save.ok()) return Fail(can_save, protocol::kExitModel);
   if (options.model.empty()) {
     auto model = AskModel(options);
-    if (!model.ok()) return Fail(model.status(), kExitInternal);
+    if (!model.ok()) return Fail(model.status(), protocol::kExitInternal);
     options.model = *std::move(model);
   }
   std::string dataset;
   if (!options.dataset_path.empty()) {
     auto text = ReadFile(options.dataset_path);
-    if (!text.ok()) return Fail(text.status(), kExitModel);
+    if (!text.ok()) return Fail(text.status(), protocol::kExitModel);
     dataset = *std::move(text);
   }
   const auto workload = MakeWorkload(
       options, dataset, [&](std::string_view text) { return CountTokens(options, text); });
   if (!workload.ok()) {
-    return Fail(workload.status(),
-                absl::IsUnavailable(workload.status()) ? kExitInternal : kExitModel);
+    return Fail(workload.status(), absl::IsUnavailable(workload.status()) ? protocol::kExitInternal
+                                                                          : protocol::kExitModel);
   }
   const auto target = OpenTarget(options);
-  if (!target.ok()) return Fail(target.status(), kExitInternal);
+  if (!target.ok()) return Fail(target.status(), protocol::kExitInternal);
   const absl::Status warm = WarmUp(options, *workload, **target, stop);
-  if (!warm.ok()) return Fail(warm, kExitInternal);
+  if (!warm.ok()) return Fail(warm, protocol::kExitInternal);
   (*target)->Begin();
   const std::vector<BenchRecord> records =
       BenchLoad(*workload, options.max_concurrency, **target, &stop).Run();
@@ -298,10 +299,10 @@ int RunBench(std::span<const std::string> arguments) {
   for (const std::string& argument : arguments) {
     if (argument != "--help" && argument != "-h") continue;
     std::fputs(BenchHelp().c_str(), stdout);
-    return kExitOk;
+    return protocol::kExitOk;
   }
   auto options = ParseBenchOptions(arguments);
-  if (!options.ok()) return Fail(options.status(), kExitUsage);
+  if (!options.ok()) return Fail(options.status(), protocol::kExitUsage);
   if (!options->compare.empty()) return Compare(options->compare);
   return Measure(*std::move(options));
 }

@@ -17,6 +17,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/control_bytes.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "protocol/config/admin_address.h"
@@ -108,15 +110,6 @@ absl::StatusOr<Common> ParseCommon(std::string_view command, std::span<const std
   return common;
 }
 
-absl::StatusOr<std::string> FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line) || line.empty()) {
-    return absl::InvalidArgumentError(Concat("--token-file: ", path, " has no first line"));
-  }
-  return line;
-}
-
 // The call of an operator route; its target and body are to be filled in.
 absl::StatusOr<protocol::HttpCall> OpenCall(const Common& common) {
   std::string address = common.admin;
@@ -134,7 +127,8 @@ absl::StatusOr<protocol::HttpCall> OpenCall(const Common& common) {
   }
   call.timeout = std::chrono::milliseconds(5'000);
   if (!common.token_file.empty()) {
-    SKEIN_ASSIGN_OR_RETURN(const std::string token, FirstLine(common.token_file));
+    SKEIN_ASSIGN_OR_RETURN(const std::string token,
+                           protocol::ReadAdminToken("--token-file", common.token_file));
     call.headers.emplace_back("authorization", "Bearer " + token);
   }
   return call;
@@ -157,21 +151,22 @@ absl::StatusOr<JsonValue> Ask(protocol::HttpCall call, std::string_view method,
   if (json.ok()) {
     const JsonValue* error = json->Find("error");
     const JsonValue* text = error != nullptr ? error->Find("message") : nullptr;
-    if (text != nullptr) message = text->string();
+    if (text != nullptr) message = protocol::EscapeControls(text->string(), "");
   }
   return absl::FailedPreconditionError(message);
 }
 
 int Fail(const absl::Status& status) {
   int code = kExitNotReached;
-  if (absl::IsInvalidArgument(status)) code = kExitUsage;
-  if (absl::IsUnavailable(status) || absl::IsNotFound(status)) code = kExitRestart;
+  if (absl::IsInvalidArgument(status)) code = protocol::kExitUsage;
+  if (absl::IsUnavailable(status) || absl::IsNotFound(status)) code = protocol::kExitRestart;
   return protocol::FailProgram("skein", status, code);
 }
 
-std::string_view TextAt(const JsonValue& object, std::string_view key) {
+// For a terminal: parts of it are what workers say of themselves.
+std::string TextAt(const JsonValue& object, std::string_view key) {
   const JsonValue* value = object.Find(key);
-  return value == nullptr ? std::string_view() : value->string();
+  return value == nullptr ? "" : protocol::EscapeControls(value->string(), "");
 }
 
 int64_t NumberAt(const JsonValue& object, std::string_view key) {
@@ -211,11 +206,16 @@ std::string GroupBody(const std::vector<std::string>& words) {
   return words.empty() ? "{}" : Concat("{\"group\":", words.front(), "}");
 }
 
-// True when nothing of the group, or of the whole cluster, runs any more.
+// True when nothing of the group, or of the whole cluster, runs any more, and what moved runs
+// elsewhere.
 bool IsDrained(const JsonValue& status, const std::vector<std::string>& words) {
   if (words.empty()) return NumberAt(status, "running") + NumberAt(status, "waiting") == 0;
-  for (const JsonValue& group : ListAt(status, "groups")) {
-    if (Concat(NumberAt(group, "group")) == words.front()) return NumberAt(group, "running") == 0;
+  const std::span<const JsonValue> groups = ListAt(status, "groups");
+  for (const JsonValue& group : groups) {
+    if (Concat(NumberAt(group, "group")) != words.front()) continue;
+    // With one group there is nowhere to move to: they wait for it.
+    const int64_t moving = groups.size() > 1 ? NumberAt(group, "moving") : 0;
+    return NumberAt(group, "running") + moving == 0;
   }
   return true;
 }
@@ -245,12 +245,14 @@ constexpr char kDrainHelp[] =
     "Lets no new request into a group, or into the cluster; what runs finishes or moves.\n"
     "  --wait                 return when nothing runs there any more\n"
     "  --timeout SECONDS      how long to wait (600)\n"
-    "  --undo                 let requests in again\n";
+    "  --undo                 let requests in again; not into a group that a rollout left out\n";
 constexpr char kRolloutHelp[] =
     "usage: skein rollout start|status|pause|resume|abort [FLAGS]\n"
     "Replaces the workers group by group while the cluster serves: drain, stop, start, compare "
     "the\n"
-    "new worker's answer to a fixed prompt bit for bit, let requests in, watch, next.\n"
+    "new worker's answer to a fixed prompt bit for bit, let requests in, watch, next. A group "
+    "that\n"
+    "fails goes back to the program of before, and the rollout halts.\n"
     "  --build NAME           start: pass over groups that have this build, refuse any other\n"
     "  --wait                 start, resume: return when it is done or halted\n"
     "  --timeout SECONDS      how long to wait (600)\n"
@@ -258,7 +260,7 @@ constexpr char kRolloutHelp[] =
 
 int Help(const char* text) {
   std::printf("%s%s", text, kCommonHelp);
-  return kExitOk;
+  return protocol::kExitOk;
 }
 
 // Prints until the rollout runs no more; the exit code says how it ended.
@@ -272,8 +274,8 @@ int AwaitRollout(const protocol::HttpCall& call, const Common& common) {
     if (text != last) std::fputs(text.c_str(), stdout);
     std::fflush(stdout);
     last = text;
-    const std::string_view state = TextAt(*rollout, "state");
-    if (state != "running") return state == "done" ? kExitOk : kExitNotReached;
+    const std::string state = TextAt(*rollout, "state");
+    if (state != "running") return state == "done" ? protocol::kExitOk : kExitNotReached;
     if (protocol::MonotonicNow() >= end) {
       return Fail(absl::DeadlineExceededError("the rollout still runs; skein rollout status"));
     }
@@ -284,7 +286,7 @@ int AwaitRollout(const protocol::HttpCall& call, const Common& common) {
 }  // namespace
 
 std::string RolloutText(const JsonValue& rollout) {
-  const std::string_view state = TextAt(rollout, "state");
+  const std::string state = TextAt(rollout, "state");
   std::string text = Concat("rollout ", state);
   if (state == "running" || state == "paused" || state == "halted") {
     text += Concat(", group ", NumberAt(rollout, "group"), " ", TextAt(rollout, "phase"));
@@ -294,7 +296,7 @@ std::string RolloutText(const JsonValue& rollout) {
                    " replaced");
   }
   text += "\n";
-  if (const std::string_view reason = TextAt(rollout, "reason"); !reason.empty()) {
+  if (const std::string reason = TextAt(rollout, "reason"); !reason.empty()) {
     text += Concat("  ", reason, "\n");
   }
   return text;
@@ -352,7 +354,7 @@ int RunStatus(std::span<const std::string> arguments) {
     const absl::Status alive = CheckSupervisorLoop(*run);
     if (!alive.ok()) return Fail(alive);
     std::printf("the supervisor of %s lives\n", run->c_str());
-    return kExitOk;
+    return protocol::kExitOk;
   }
   const auto call = OpenCall(*common);
   if (!call.ok()) return Fail(call.status());
@@ -361,7 +363,7 @@ int RunStatus(std::span<const std::string> arguments) {
   std::fputs(common->json ? (protocol::WriteJson(*status) + "\n").c_str()
                           : ClusterStatusText(*status).c_str(),
              stdout);
-  return kExitOk;
+  return protocol::kExitOk;
 }
 
 int RunDrain(std::span<const std::string> arguments) {
@@ -390,7 +392,7 @@ int RunDrain(std::span<const std::string> arguments) {
               common->undo   ? "takes requests again"
               : common->wait ? "is drained"
                              : "is draining");
-  return kExitOk;
+  return protocol::kExitOk;
 }
 
 int RunRollout(std::span<const std::string> arguments) {
@@ -429,7 +431,7 @@ int RunRollout(std::span<const std::string> arguments) {
   std::fputs(
       common->json ? (protocol::WriteJson(*answer) + "\n").c_str() : RolloutText(*answer).c_str(),
       stdout);
-  return kExitOk;
+  return protocol::kExitOk;
 }
 
 }  // namespace skein::worker

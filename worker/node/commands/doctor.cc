@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "absl/status/statusor.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -171,7 +172,7 @@ int RunDoctor(std::span<const std::string> arguments, const ProgramPaths& paths)
   const Options options = SplitOptions(arguments);
   if (options.help) {
     std::fputs(kUsage, stdout);
-    return kExitOk;
+    return protocol::kExitOk;
   }
   protocol::LoadOptions load;
   load.allow_auto_backend = true;
@@ -185,7 +186,7 @@ int RunDoctor(std::span<const std::string> arguments, const ProgramPaths& paths)
   quiet.level = protocol::LogLevel::kError;
   protocol::InstallLog(quiet);  // the table says it all
   const absl::StatusOr<ServePlan> plan = ResolveServe(*loaded, paths);
-  if (!plan.ok()) return protocol::FailProgram("skein", plan.status(), kExitConfig);
+  if (!plan.ok()) return protocol::FailProgram("skein", plan.status(), protocol::kExitConfig);
   const std::unique_ptr<Containment> containment = ProbeContainment(plan->config);
   std::vector<Feature> features = ExamineHost(plan->config, *containment);
   features.push_back({"backend", FeatureState::kOk,
@@ -194,7 +195,8 @@ int RunDoctor(std::span<const std::string> arguments, const ProgramPaths& paths)
   std::fputs(options.json ? (FeatureJson(features) + "\n").c_str() : FeatureTable(features).c_str(),
              stdout);
   const absl::Status judged = JudgeFeatures(plan->config, features);
-  return judged.ok() ? kExitOk : protocol::FailProgram("skein", judged, kExitConfig);
+  return judged.ok() ? protocol::kExitOk
+                     : protocol::FailProgram("skein", judged, protocol::kExitConfig);
 }
 
 }  // namespace skein::worker

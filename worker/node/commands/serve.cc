@@ -14,9 +14,11 @@
 
 #include "absl/status/status.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "protocol/base/term_file.h"
 #include "worker/node/containment.h"
 #include "worker/node/doctor.h"
 #include "worker/node/gpu_locks.h"
@@ -27,7 +29,6 @@
 #include "worker/node/orphan_sweep.h"
 #include "worker/node/processor_shares.h"
 #include "worker/node/run_directory.h"
-#include "worker/node/term_file.h"
 #include "worker/node/who_holds.h"
 
 namespace skein::worker {
@@ -84,9 +85,9 @@ int Fail(const absl::Status& status, int code) {
 }
 
 int ExitCodeOf(const absl::Status& status) {
-  if (absl::IsNotFound(status)) return kExitModel;
-  if (absl::IsInvalidArgument(status)) return kExitUsage;
-  return absl::IsFailedPrecondition(status) ? kExitConfig : kExitInternal;
+  if (absl::IsNotFound(status)) return protocol::kExitModel;
+  if (absl::IsInvalidArgument(status)) return protocol::kExitUsage;
+  return absl::IsFailedPrecondition(status) ? protocol::kExitConfig : protocol::kExitInternal;
 }
 
 ChildSpec CoordinatorSpec(const ProgramPaths& paths, const std::string& config_file) {
@@ -164,10 +165,11 @@ struct NodeParts {
   std::unique_ptr<Containment> containment;
   std::unique_ptr<RunDirectory> run;
   std::unique_ptr<LineOutput> output;
-  std::optional<TermFile> terms;
+  std::optional<protocol::TermFile> terms;
   std::optional<LifeSigns> life;
   ListenSocket listening;
   std::vector<Descriptor> gpu_locks;  // one per worker, or none
+  std::string features;               // as metrics
   int orphans_swept = 0;
 };
 
@@ -216,8 +218,8 @@ absl::Status PrepareNode(const ServePlan& plan, bool with_coordinator, NodeParts
     const std::string& run = parts.run->path();
     SKEIN_ASSIGN_OR_RETURN(
         const std::string state,
-        ChooseStateDirectory(config.node.state_directory, run.substr(0, run.rfind('/')),
-                             kDefaultStateDirectory));
+        protocol::ChooseStateDirectory(config.node.state_directory, run.substr(0, run.rfind('/')),
+                                       protocol::kDefaultStateDirectory));
     parts.terms.emplace(state);
   }
   SKEIN_ASSIGN_OR_RETURN(
@@ -237,6 +239,17 @@ absl::StatusOr<std::string> WriteChildConfig(protocol::Config config, bool with_
   return run.WriteFile("node.yaml", protocol::ConfigYaml(config));
 }
 
+// What the probes found, and the two choices of the start that are no probe.
+std::string FeatureMetricsOf(const ServePlan& plan, const Containment& containment,
+                             std::vector<Feature> features) {
+  const FeatureState contained =
+      containment.rung() == 1 ? FeatureState::kOk : FeatureState::kDegraded;
+  features.push_back({"containment", contained, containment.description(), ""});
+  features.push_back(
+      {"backend", FeatureState::kOk, Concat(plan.backend.backend, ": ", plan.backend.reason), ""});
+  return FeatureMetrics(features);
+}
+
 SupervisorOptions ToSupervisorOptions(const ServePlan& plan, NodeParts& parts,
                                       std::vector<ChildSpec> children) {
   SupervisorOptions options;
@@ -249,6 +262,7 @@ SupervisorOptions ToSupervisorOptions(const ServePlan& plan, NodeParts& parts,
   options.listener = std::move(parts.listening.socket);
   if (parts.terms) options.terms = &*parts.terms;
   options.counters_path = parts.run->path() + "/supervisor.prom";
+  options.features = parts.features;
   options.orphans_swept = parts.orphans_swept;
   options.on_report = [started = protocol::MonotonicNow()](const ChildSpec& child,
                                                            std::string_view line) {
@@ -264,7 +278,7 @@ SupervisorOptions ToSupervisorOptions(const ServePlan& plan, NodeParts& parts,
 int Supervise(const ServePlan& plan, const ProgramPaths& paths, NodeParts& parts,
               std::vector<ChildSpec> children) {
   auto supervisor = NodeSupervisor::Create(ToSupervisorOptions(plan, parts, std::move(children)));
-  if (!supervisor.ok()) return Fail(supervisor.status(), kExitInternal);
+  if (!supervisor.ok()) return Fail(supervisor.status(), protocol::kExitInternal);
   SKEIN_LOG(kInfo, "supervisor started")
       .Field("version", paths.version)
       .Field("containment", parts.containment->description())
@@ -272,7 +286,8 @@ int Supervise(const ServePlan& plan, const ProgramPaths& paths, NodeParts& parts
       .Field("term_file", parts.terms ? parts.terms->path() : std::string("none"));
   const int code = (*supervisor)->Run();
   SKEIN_LOG(kInfo, "supervisor ends").Field("code", code);
-  if (const std::string& logs = plan.config.log.directory; code != kExitOk && !logs.empty()) {
+  if (const std::string& logs = plan.config.log.directory;
+      code != protocol::kExitOk && !logs.empty()) {
     std::fprintf(stderr, "skein: ended with code %d; %s/skein.log says why\n", code, logs.c_str());
   }
   return code;
@@ -286,13 +301,14 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
   probes.listens = with_coordinator;
   const std::vector<Feature> features = ExamineHost(plan.config, *parts.containment, probes);
   if (const absl::Status judged = JudgeFeatures(plan.config, features); !judged.ok()) {
-    return Fail(judged, kExitConfig);
+    return Fail(judged, protocol::kExitConfig);
   }
+  parts.features = FeatureMetricsOf(plan, *parts.containment, features);
   if (const absl::Status ready = PrepareNode(plan, with_coordinator, parts); !ready.ok()) {
-    return Fail(ready, kExitConfig);
+    return Fail(ready, protocol::kExitConfig);
   }
   const auto file = WriteChildConfig(plan.config, with_coordinator, *parts.run);
-  if (!file.ok()) return Fail(file.status(), kExitInternal);
+  if (!file.ok()) return Fail(file.status(), protocol::kExitInternal);
   const StartFacts facts = {parts.containment->description(), FeatureSummary(features),
                             parts.run->path(),
                             with_coordinator ? parts.listening.port : plan.config.server.port};

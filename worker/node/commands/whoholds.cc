@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "protocol/base/exit_codes.h"
 #include "protocol/base/strings.h"
 #include "protocol/json/json_writer.h"
 #include "worker/node/node_supervisor.h"
@@ -167,14 +168,14 @@ std::string HolderJson(const HolderReport& report) {
 
 int RunWhoholds(std::span<const std::string> arguments) {
   const absl::StatusOr<Options> options = ParseOptions(arguments);
-  if (!options.ok()) return protocol::FailProgram("skein", options.status(), kExitUsage);
+  if (!options.ok()) return protocol::FailProgram("skein", options.status(), protocol::kExitUsage);
   if (options->help) {
     std::fputs(kUsage, stdout);
-    return kExitOk;
+    return protocol::kExitOk;
   }
   GpuInventory inventory = FindGpus(options->query.device_glob, options->query.nvml_library);
   if (const absl::Status status = SelectGpu(options->gpu, inventory); !status.ok()) {
-    return protocol::FailProgram("skein", status, kExitUsage);
+    return protocol::FailProgram("skein", status, protocol::kExitUsage);
   }
   HolderReport report = FindHolders(options->query, inventory);
   if (options->kill_orphans) {

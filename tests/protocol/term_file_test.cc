@@ -1,5 +1,5 @@
-// Tests of worker/node/term_file: terms never repeat, a torn file is no absent one.
-#include "worker/node/term_file.h"
+// Tests of protocol/base/term_file: terms never repeat, a torn file is no absent one.
+#include "protocol/base/term_file.h"
 
 #include <filesystem>
 #include <fstream>
@@ -16,7 +16,7 @@
 #include "protocol/base/strings.h"
 #include "worker/node/descriptor.h"
 
-namespace skein::worker {
+namespace skein::protocol {
 namespace {
 
 using protocol::Concat;
@@ -77,11 +77,12 @@ TEST_F(TermFileTest, ADirectoryThatCannotBeWrittenIsNoTerm) {
 
 TEST_F(TermFileTest, AnotherSupervisorIsNotWaitedFor) {
   ASSERT_TRUE(TermFile(directory_).Next(7).ok());
-  const Descriptor lock(::open((directory_ + "/term.lock").c_str(), O_RDWR | O_CLOEXEC));
-  ASSERT_EQ(::flock(lock.get(), LOCK_EX | LOCK_NB), 0);
+  const int lock = ::open((directory_ + "/term.lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
   const auto busy = TermFile(directory_).Next(7);
   EXPECT_EQ(busy.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Reason(busy.status()), HasSubstr("another supervisor takes a term this moment"));
+  ::close(lock);
 }
 
 TEST_F(TermFileTest, TheStateDirectoryIsTheConfiguredTheUsualOrAPrivateOne) {
@@ -97,4 +98,4 @@ TEST_F(TermFileTest, TheStateDirectoryIsTheConfiguredTheUsualOrAPrivateOne) {
 }
 
 }  // namespace
-}  // namespace skein::worker
+}  // namespace skein::protocol

@@ -1,6 +1,6 @@
 // Write new, fsync, rename, fsync the directory; a checksum tells a torn file.
-// Supervisor's thread. Must never take an unreadable file for an absent one.
-#include "worker/node/term_file.h"
+// Must never take an unreadable file for an absent one.
+#include "protocol/base/term_file.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,18 +10,32 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "absl/status/status.h"
 #include "protocol/base/fingerprint.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
-#include "worker/node/descriptor.h"
 
-namespace skein::worker {
+namespace skein::protocol {
 namespace {
 
-using protocol::Concat;
+// A descriptor for the time of a scope.
+class OpenFile {
+ public:
+  explicit OpenFile(int fd) : fd_(fd) {}
+  ~OpenFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  bool valid() const { return fd_ >= 0; }
+  int get() const { return fd_; }
+
+ private:
+  const int fd_;
+};
 
 // A term stays below 2^32: attempts carry it in their upper half.
 constexpr uint64_t kTermMax = 0xFFFF'FFFF;
@@ -29,7 +43,7 @@ constexpr uint64_t kTermMax = 0xFFFF'FFFF;
 std::string Body(uint64_t term) { return Concat("skein term ", term); }
 
 std::string FileText(uint64_t term) {
-  return Concat(Body(term), " ", protocol::Fingerprint(Body(term)), "\n");
+  return Concat(Body(term), " ", Fingerprint(Body(term)), "\n");
 }
 
 absl::Status Torn(const std::string& path, std::string_view reason) {
@@ -40,7 +54,7 @@ absl::Status Torn(const std::string& path, std::string_view reason) {
 
 // 0 when there is no file.
 absl::StatusOr<uint64_t> ReadTerm(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file.valid()) {
     if (errno == ENOENT) return uint64_t{0};
     return Torn(path, Concat("cannot be read (", std::strerror(errno), ")"));
@@ -69,7 +83,7 @@ absl::Status WriteTerm(const std::string& directory, const std::string& path, ui
   const std::string next = path + ".next";
   const std::string text = FileText(term);
   {
-    const Descriptor file(
+    const OpenFile file(
         ::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file.valid() ||
         ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
@@ -77,7 +91,7 @@ absl::Status WriteTerm(const std::string& directory, const std::string& path, ui
       return WriteError(next);
     }
   }
-  const Descriptor folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const OpenFile folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (::rename(next.c_str(), path.c_str()) != 0 || !folder.valid() || ::fsync(folder.get()) != 0) {
     return WriteError(path);
   }
@@ -115,8 +129,14 @@ absl::StatusOr<std::string> ChooseStateDirectory(std::string_view configured,
   return path;
 }
 
+uint64_t SecondsSinceBoot() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec);
+}
+
 absl::StatusOr<uint64_t> TermFile::Next(uint64_t floor) const {
-  const Descriptor lock(
+  const OpenFile lock(
       ::open((path() + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock.valid()) return WriteError(path() + ".lock");
   // Not waited for: its holder may be stopped. The start of the coordinator is tried again.
@@ -131,4 +151,4 @@ absl::StatusOr<uint64_t> TermFile::Next(uint64_t floor) const {
   return term;
 }
 
-}  // namespace skein::worker
+}  // namespace skein::protocol

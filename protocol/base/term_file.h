@@ -1,6 +1,6 @@
 // The term of the coordinator: a number in a file that outlives processes and power, one larger at
 // each start of a coordinator, so no term is ever given out twice.
-// Supervisor's thread; other supervisors of the host may use the same file.
+// One thread of whoever starts a coordinator; others of the host may use the same file.
 // Must never hand out a term before it is on the disk.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace skein::worker {
+namespace skein::protocol {
 
 // Where state goes without configuration, if it is there and can be written.
 inline constexpr std::string_view kDefaultStateDirectory = "/var/lib/skein";
@@ -20,6 +20,9 @@ inline constexpr std::string_view kDefaultStateDirectory = "/var/lib/skein";
 absl::StatusOr<std::string> ChooseStateDirectory(std::string_view configured,
                                                  std::string_view run_base,
                                                  std::string_view preferred);
+
+// A floor for terms that grows while the machine is up.
+uint64_t SecondsSinceBoot();
 
 class TermFile final {
  public:
@@ -36,4 +39,4 @@ class TermFile final {
   std::string directory_;
 };
 
-}  // namespace skein::worker
+}  // namespace skein::protocol

@@ -10,5 +10,6 @@ int main() {
   worker::KernelSet set(registry, manifest, {});
   const bool missing = absl::IsNotFound(worker::ModelSpec::Load("/nonexistent").status());
   const uint64_t bytes = worker::KvCache::BlockBytes({}, worker::Numerics::Model(), 32);
-  return set.Finish().ok() && missing && bytes == 0 ? 0 : 1;
+  worker::Arena arena;
+  return set.Finish(arena).ok() && missing && bytes == 0 ? 0 : 1;
 }

@@ -36,7 +36,7 @@ struct TinySetup {
   int max_draft_requests = 0;
   worker::TapSide tap_side = worker::TapSide::kEntering;
   bool record_steps = BackendOfTests().record_steps;
-  std::shared_ptr<kernels::Device> device;  // null: that of the program's backend
+  std::shared_ptr<kernels::Device> device = nullptr;  // null: that of the program's backend
 };
 
 inline worker::LoadOptions TinyOptions(const TinySetup& setup) {

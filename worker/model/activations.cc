@@ -37,8 +37,9 @@ void* Arena::Bytes(size_t bytes) {
   // A block each on a host, where a sanitizer sees what lies beside it.
   if (device_->is_host() || wanted > kSlabBytes / 4) return Own(device_->Allocate(wanted));
   if (wanted > slab_left_) {
-    slab_ = static_cast<std::byte*>(Own(device_->Allocate(kSlabBytes)));
-    if (slab_ == nullptr) return nullptr;
+    void* slab = Own(device_->Allocate(kSlabBytes));
+    if (slab == nullptr) return nullptr;
+    slab_ = static_cast<std::byte*>(slab);
     slab_left_ = kSlabBytes;
   }
   void* memory = slab_;

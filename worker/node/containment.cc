@@ -155,7 +155,11 @@ std::string CgroupDirectory(std::string_view mountinfo, std::string_view cgroup)
 
 std::unique_ptr<Containment> Containment::Probe(const ContainmentOptions& options) {
   std::unique_ptr<Containment> containment(new Containment);
-  containment->ProbeNamespaces(options.pid_namespaces);
+  if (options.pid_namespaces) {
+    containment->ProbeNamespaces();
+  } else {
+    containment->namespace_reason_ = Concat("no PID namespace: ", options.no_namespace_reason);
+  }
   containment->ProbeLeaves(options);
   return containment;
 }
@@ -168,11 +172,7 @@ Containment::~Containment() {
   ::rmdir(leaf_parent_.c_str());
 }
 
-void Containment::ProbeNamespaces(bool wanted) {
-  if (!wanted) {
-    namespace_reason_ = "no PID namespace: off by features.pid_namespace";
-    return;
-  }
+void Containment::ProbeNamespaces() {
   int error = TryClone(CLONE_NEWPID, -1);
   if (error == EPERM) {
     error = TryClone(CLONE_NEWUSER | CLONE_NEWPID, -1);

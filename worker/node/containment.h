@@ -47,6 +47,7 @@ class Leaf {
 struct ContainmentOptions {
   std::string cgroup_directory = {};  // where leaves may be made; empty: the cgroup of this process
   bool pid_namespaces = true;         // false: do without, although they are to be had
+  std::string no_namespace_reason = "off by features.pid_namespace";
   bool leaves = true;
 };
 
@@ -72,7 +73,7 @@ class Containment final {
 
  private:
   Containment() = default;
-  void ProbeNamespaces(bool wanted);
+  void ProbeNamespaces();
   void ProbeLeaves(const ContainmentOptions& options);
   void TryLeafParent(const std::string& parent);
   void Sweep(const std::string& cgroup_directory);

@@ -74,7 +74,9 @@ Feature ProbePidNamespace(const Host& host) {
                                    ? "workers are init of one each, inside a user namespace"
                                    : "workers are init of one each");
   }
-  return Missing("pid_namespace", true, host.containment.description(),
+  // A GPU worker goes without unless it is required.
+  const bool used = !host.on_gpu() || host.config.features.pid_namespace == "required";
+  return Missing("pid_namespace", used, host.containment.description(),
                  "run as root, or allow user namespaces (user.max_user_namespaces)");
 }
 

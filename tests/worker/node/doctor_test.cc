@@ -169,6 +169,15 @@ TEST_F(DoctorTest, AForeignHolderStopsAGpuBackendAlone) {
   }
 }
 
+// The driver opens no device inside one; the leaf contains a GPU worker.
+TEST_F(DoctorTest, AGpuWorkerNeedsNoPidNamespace) {
+  EXPECT_EQ(State("pid_namespace"), FeatureState::kDegraded);
+  config_.worker.backend = "sm90";
+  EXPECT_EQ(State("pid_namespace"), FeatureState::kUnused);
+  config_.features.pid_namespace = "required";
+  EXPECT_EQ(State("pid_namespace"), FeatureState::kDegraded);
+}
+
 TEST_F(DoctorTest, AGpuBackendNeedsAGpu) {
   EXPECT_EQ(State("gpu"), FeatureState::kUnused);
   config_.worker.backend = "sm90";

@@ -179,9 +179,13 @@ void SweepEarlierRuns(const protocol::Config& config, NodeParts& parts) {
                         SweepOrphans(!parts.containment->leaves() || config.node.reap_own != 0);
 }
 
+bool OnGpu(const protocol::Config& config) {
+  const std::string& backend = config.worker.backend;
+  return backend != "cpu" && backend.rfind("reference", 0) != 0;
+}
+
 absl::Status LockWorkers(const ServePlan& plan, NodeParts& parts) {
-  const std::string& backend = plan.config.worker.backend;
-  if (backend == "cpu" || backend.rfind("reference", 0) == 0) return absl::OkStatus();
+  if (!OnGpu(plan.config)) return absl::OkStatus();
   const HolderQuery query;
   const GpuInventory inventory = FindGpus(query.device_glob, query.nvml_library);
   SKEIN_ASSIGN_OR_RETURN(parts.gpu_locks, LockGpus(inventory.gpus, plan.processors.size()));
@@ -340,7 +344,11 @@ absl::StatusOr<ServePlan> ResolveServe(const protocol::LoadedConfig& loaded,
 
 std::unique_ptr<Containment> ProbeContainment(const protocol::Config& config) {
   ContainmentOptions options;
-  options.pid_namespaces = config.features.pid_namespace != "off";
+  const std::string& wanted = config.features.pid_namespace;
+  options.pid_namespaces = wanted == "required" || (wanted == "preferred" && !OnGpu(config));
+  if (wanted == "preferred") {
+    options.no_namespace_reason = "the GPU driver does not open a device inside one";
+  }
   options.leaves = config.features.cgroup_leaf != "off";
   return Containment::Probe(options);
 }

@@ -123,7 +123,7 @@ TEST(DeviceMemory, StepsOnADeviceOfItsOwnMemoryAreEqual) {
 TEST(DeviceMemory, WhatDoesNotFitIsRefused) {
   kernels::KernelRegistry registry;
   ASSERT_TRUE(kernels::RegisterCpuKernels(registry, kernels::CpuIsa::kAuto).ok());
-  for (const size_t bytes : {size_t{1} << 20, size_t{24} << 20, size_t{60} << 20}) {
+  for (const size_t bytes : {size_t{1} << 20, size_t{24} << 20, size_t{34} << 20}) {
     worker::LoadOptions options = TinyOptions(SetupOf(true));
     options.device = std::make_shared<SplitDevice>(bytes);
     const auto model =

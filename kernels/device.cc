@@ -77,13 +77,12 @@ DeviceProperties HostProperties() {
 
 absl::StatusOr<void*> HostDevice::Allocate(size_t bytes) {
   constexpr size_t kAlignment = 256;
-  const size_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;
-  void* memory = std::aligned_alloc(kAlignment, rounded);
-  if (memory == nullptr) {
+  void* memory = nullptr;
+  if (::posix_memalign(&memory, kAlignment, bytes) != 0) {
     return absl::ResourceExhaustedError("the host has no " + std::to_string(bytes) +
                                         " bytes of memory");
   }
-  std::memset(memory, 0, rounded);
+  std::memset(memory, 0, bytes);
   return memory;
 }
 

@@ -143,7 +143,7 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
                                length, " computed tokens"));
   }
   // At least the decided token of the last step stays; further back the rings are overwritten.
-  const int64_t back = length - int64_t{step.first_position};
+  const int64_t back = (holds ? std::max(length, slot.written) : 0) - int64_t{step.first_position};
   if (holds && back > spec_.dspark.block) {
     return refuse(absl::StrCat("first_position ", step.first_position, " goes back ", back,
                                " tokens, at most ", spec_.dspark.block,
@@ -332,6 +332,7 @@ void BatchInput::Feed(Slot& slot, int64_t first, int64_t end, bool feeds) {
 void BatchInput::Settle(const SequenceStep& step, std::span<const int32_t> drafts, bool feeds) {
   Slot& slot = table_[step.slot.value()];
   slot.length = step.first_position + static_cast<int64_t>(step.tokens.size() + drafts.size());
+  slot.written = std::max(slot.written, slot.length);
   Feed(slot, step.first_position, slot.length, feeds);
   if (token_map_.empty()) return;
   int64_t position = slot.length - static_cast<int64_t>(drafts.size());
@@ -347,6 +348,7 @@ void BatchInput::OpenSlot(const SequenceStep& step, int index, int first_row) {
   if (step.fresh_slot) slot = Slot{};
   slot.used = true;
   slot.sequence = step.sequence;
+  slot.written = step.first_position + static_cast<int64_t>(step.tokens.size());
   for (protocol::BlockId block : step.new_blocks) {
     slot.blocks.push_back(static_cast<int32_t>(block.value()));
   }

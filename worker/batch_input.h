@@ -57,6 +57,7 @@ class BatchInput {
     bool used = false;
     protocol::SequenceId sequence;
     int64_t length = 0;                // tokens computed
+    int64_t written = 0;               // end of the positions that the last step wrote
     int64_t fed_from = 0, fed_to = 0;  // positions that the draft head saw
     std::vector<int32_t> blocks;
   };

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/sampling.h"
+#include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 
@@ -42,7 +43,8 @@ GraphCache::GraphCache(const StepParts& parts, const ModelLimits& limits, int se
 std::vector<DecodeShape> GraphCache::Shapes() const {
   std::vector<DecodeShape> shapes;
   const int rows_max = std::min(limits_.max_rows, limits_.max_samples);
-  for (int depth = 0; depth <= limits_.max_drafts; ++depth) {
+  const int depth_max = parts_.draft == nullptr ? 0 : limits_.max_drafts;
+  for (int depth = 0; depth <= depth_max; ++depth) {
     int most = std::min(sequences_max_, rows_max / (1 + depth));
     if (depth > 0) most = std::min(most, parts_.draft->requests_max());
     for (int sequences = 1; most > 0; sequences *= 2) {
@@ -96,8 +98,16 @@ absl::Status GraphCache::RecordShape(const DecodeShape& shape) {
   // Once without recording: it loads what is loaded on first use, which a recording may not do.
   SKEIN_RETURN_IF_ERROR(Queue(shape, batch));
   SKEIN_RETURN_IF_ERROR(parts_.device->Wait());
+  Recorded& recorded = graphs_[shape];
+  if (shape.depth > 0) {
+    const absl::Time begin = protocol::MonotonicNow();
+    SKEIN_RETURN_IF_ERROR(parts_.draft->Queue(shape.depth));
+    SKEIN_RETURN_IF_ERROR(parts_.device->Wait());
+    recorded.draft_time_us =
+        static_cast<uint64_t>(absl::ToInt64Microseconds(protocol::MonotonicNow() - begin));
+  }
   SKEIN_ASSIGN_OR_RETURN(
-      graphs_[shape], parts_.device->Capture([this, shape, batch] { return Queue(shape, batch); }));
+      recorded.graph, parts_.device->Capture([this, shape, batch] { return Queue(shape, batch); }));
   return absl::OkStatus();
 }
 
@@ -121,7 +131,7 @@ std::optional<DecodeShape> GraphCache::Fit(const protocol::StepPlan& plan) const
     wanted.feeds_drafter |= step.feed_drafter;
   }
   if (wanted.sequences == 0 || (wanted.depth > 0 && !wanted.feeds_drafter)) return std::nullopt;
-  for (const auto& [shape, graph] : graphs_) {
+  for (const auto& [shape, recorded] : graphs_) {
     if (shape.depth == wanted.depth && shape.feeds_drafter == wanted.feeds_drafter &&
         shape.sequences >= wanted.sequences) {
       return shape;
@@ -133,12 +143,16 @@ std::optional<DecodeShape> GraphCache::Fit(const protocol::StepPlan& plan) const
 absl::Status GraphCache::Launch(const DecodeShape& shape) {
   const auto found = graphs_.find(shape);
   SKEIN_CHECK(found != graphs_.end()) << "a shape that was not recorded";
-  return found->second->Launch();
+  return found->second.graph->Launch();
+}
+
+uint64_t GraphCache::draft_time_us(const DecodeShape& shape) const {
+  return graphs_.at(shape).draft_time_us;
 }
 
 uint64_t GraphCache::num_nodes() const {
   uint64_t nodes = 0;
-  for (const auto& [shape, graph] : graphs_) nodes += graph->num_nodes();
+  for (const auto& [shape, recorded] : graphs_) nodes += recorded.graph->num_nodes();
   return nodes;
 }
 

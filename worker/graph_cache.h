@@ -43,6 +43,8 @@ class GraphCache {
   std::optional<DecodeShape> Fit(const protocol::StepPlan& plan) const;
   // Queues the recorded step, of what BuildDecode and Fill wrote for its shape.
   absl::Status Launch(const DecodeShape& shape);
+  // What drafting takes of a step of the shape, measured when it was recorded.
+  uint64_t draft_time_us(const DecodeShape& shape) const;
 
   size_t size() const { return graphs_.size(); }
   uint64_t num_nodes() const;
@@ -58,7 +60,11 @@ class GraphCache {
   const ModelLimits limits_;
   const int sequences_max_;
   std::vector<Kernel<kernels::PlaceDrafts>> place_;  // by depth, from 1
-  std::map<DecodeShape, std::unique_ptr<kernels::StepGraph>> graphs_;
+  struct Recorded {
+    std::unique_ptr<kernels::StepGraph> graph;
+    uint64_t draft_time_us = 0;
+  };
+  std::map<DecodeShape, Recorded> graphs_;
 };
 
 }  // namespace skein::worker

@@ -49,6 +49,8 @@ int Fail(const absl::Status& status, int code) {
 
 // Refused models are data errors, unusable combinations configuration errors.
 int LoadExitCode(const absl::Status& status) {
+  if (absl::IsInternal(status))
+    return kExitInternal;  // the device's doing, and worth another start
   return absl::IsUnimplemented(status) || absl::IsResourceExhausted(status) ? kExitConfig
                                                                             : kExitModel;
 }
@@ -244,6 +246,7 @@ int Run(const std::vector<std::string>& arguments) {
   protocol::InstallLog(protocol::ToLogOptions(config.log, "skein-worker"));
   if (const std::optional<int> code = AnnounceFaults(config)) return *code;
 
+  Device device;  // a step may run until the system ends
   // Outlives the signal thread, which may be waking it.
   std::unique_ptr<protocol::ThreadedActorSystem> system;
   StopRequest stop;
@@ -255,7 +258,6 @@ int Run(const std::vector<std::string>& arguments) {
     if (!guard.ok()) return Fail(guard.status(), kExitInternal);
     parent = *std::move(guard);
   }
-  Device device;
   const auto index = static_cast<int>(loaded->FlagOr("worker-index", 0));
   if (absl::Status status = OpenDevice(config, index, device); !status.ok()) {
     return Fail(status, absl::IsFailedPrecondition(status) ? kExitConfig : kExitInternal);

@@ -35,8 +35,15 @@ absl::StatusOr<Room> FindRoom(const protocol::Config& config,
   if (device.memory_bytes == 0) return Room{device.free_bytes, device.free_bytes / kCacheShare};
   uint64_t weights = 0;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(config.model.path, error)) {
-    if (entry.path().extension() == ".safetensors") weights += entry.file_size(error);
+  std::filesystem::directory_iterator files(config.model.path, error);
+  for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
+    if (files->path().extension() != ".safetensors") continue;
+    const uint64_t bytes = files->file_size(error);
+    if (!error) weights += bytes;
+  }
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.path ", config.model.path, ": ", error.message()));
   }
   if (weights >= device.free_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -170,6 +170,7 @@ absl::StatusOr<StepOutcome> RunRecorded(LoadedModel& model, const StepPlan& plan
   std::vector<DraftProposal> proposals(plan.sequences.size());
   if (shape.depth > 0) model.draft()->Read(requests, proposals);
   out.num_samples = shape.rows();
+  out.draft_time_us = model.graphs()->draft_time_us(shape);
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     out.first_sample.push_back(static_cast<int>(i) * (1 + shape.depth));
     out.drafts.push_back(Keep(proposals[i], plan.sequences[i], -1));
@@ -218,7 +219,13 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
       model.graphs() != nullptr ? model.graphs()->Fit(plan) : std::nullopt;
   const absl::StatusOr<StepOutcome> outcome =
       shape ? RunRecorded(model, plan, *shape) : RunQueued(model, plan);
-  if (!outcome.ok()) return end(StepStatus::kFailed, outcome.status());
+  if (!outcome.ok()) {
+    if (const absl::Status recovered = model.model().Recover(); !recovered.ok()) {
+      SKEIN_LOG(kError, "the device does not recover from a failed step")
+          .Field("reason", std::string(recovered.message()));
+    }
+    return end(StepStatus::kFailed, outcome.status());
+  }
   result.draft_time_us = outcome->draft_time_us;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     result.sequences.push_back(

@@ -22,16 +22,21 @@ absl::Status Checked(const char* what, cudaError_t error) {
 
 class Sm90Graph final : public StepGraph {
  public:
-  Sm90Graph(cudaGraphExec_t exec, cudaStream_t stream, uint64_t num_nodes)
-      : exec_(exec), stream_(stream), num_nodes_(num_nodes) {}
-  ~Sm90Graph() override { cudaGraphExecDestroy(exec_); }
+  Sm90Graph(int ordinal, cudaGraphExec_t exec, cudaStream_t stream, uint64_t num_nodes)
+      : ordinal_(ordinal), exec_(exec), stream_(stream), num_nodes_(num_nodes) {}
+  ~Sm90Graph() override {
+    cudaSetDevice(ordinal_);
+    cudaGraphExecDestroy(exec_);
+  }
 
   absl::Status Launch() override {
+    cudaSetDevice(ordinal_);
     return Checked("a graph launch", cudaGraphLaunch(exec_, stream_));
   }
   uint64_t num_nodes() const override { return num_nodes_; }
 
  private:
+  const int ordinal_;
   cudaGraphExec_t exec_;
   cudaStream_t stream_;
   uint64_t num_nodes_;
@@ -160,9 +165,11 @@ class Sm90Device final : public Device {
     cudaGraphExec_t exec = nullptr;
     if (error == cudaSuccess) error = cudaGraphInstantiate(&exec, graph, 0);
     cudaGraphDestroy(graph);
-    if (error == cudaSuccess) error = cudaGraphUpload(exec, stream_);
     if (error != cudaSuccess) return Failed("making a graph of a recording", error);
-    return std::make_unique<Sm90Graph>(exec, stream_, nodes);
+    auto recorded = std::make_unique<Sm90Graph>(ordinal_, exec, stream_, nodes);
+    error = cudaGraphUpload(exec, stream_);
+    if (error != cudaSuccess) return Failed("bringing a graph to the GPU", error);
+    return recorded;
   }
 
  private:

@@ -302,5 +302,22 @@ TEST_F(BatchInputTest, ThePlanAsAWholeIsBounded) {
   EXPECT_EQ(Refusal(samples), "the plan samples 4 rows, at most 3");
 }
 
+// What a decode step wrote for drafts counts, kept or not: rings are longer by one draft alone.
+TEST_F(BatchInputTest, GoingBackIsMeasuredFromWhatWasWritten) {
+  Build({Step(10, 2, 0, 100, 8, 0, {4, 5, 6})});
+  SequenceStep decode = Step(10, 2, 8, 200, 1, 3, {7});
+  decode.sample = true;
+  decode.draft_depth = 5;
+  StepPlan plan;
+  plan.sequences.push_back(decode);
+  input_.BuildDecode(plan, {.sequences = 1, .depth = 5, .feeds_drafter = true});
+  input_.Settle(decode, {}, true);
+  EXPECT_THAT(Refusal({Step(10, 2, 8, 201, 1, 4, {})}),
+              ::testing::HasSubstr("goes back 6 tokens, at most 5"));
+  StepPlan next;
+  next.sequences.push_back(Step(10, 2, 9, 201, 1, 4, {}));
+  EXPECT_TRUE(input_.Check(next).ok()) << input_.Check(next);
+}
+
 }  // namespace
 }  // namespace skein::worker

@@ -2,6 +2,7 @@
 // drafts and their numbers, whatever the batch, the depths and the padding.
 #include "worker/graph_cache.h"
 
+#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -133,6 +134,18 @@ TEST(DeviceMemory, WhatDoesNotFitIsRefused) {
   }
 }
 
+// Rows of nobody are computed from what attention left there: a failed step must leave no NaN.
+TEST(RecordedStep, AFailedStepLeavesNothingBehind) {
+  if (BackendOfTests().name != "cpu") GTEST_SKIP() << "looks at the host's memory";
+  worker::LoadedModel& model = Model(true);
+  const kernels::TensorView attended = model.model().attention_scratch().attended;
+  const auto bytes = static_cast<size_t>(attended.size()) * kernels::DTypeBytes(attended.dtype);
+  std::fill_n(attended.as<uint8_t>(), bytes, uint8_t{0xFF});
+  ASSERT_TRUE(model.model().Recover().ok());
+  const auto* data = attended.as<uint8_t>();
+  EXPECT_EQ(std::count(data, data + bytes, uint8_t{0}), static_cast<std::ptrdiff_t>(bytes));
+}
+
 TEST(RecordedStep, TheSmallestShapeThatHoldsThePlanIsTaken) {
   const worker::GraphCache& graphs = *Model(true).graphs();
   const auto plan_of = [](uint32_t sequences, uint32_t depth, bool feeds) {
@@ -194,6 +207,7 @@ TEST(RecordedStep, AThousandStepsTakeNoMemory) {
     const uint64_t launches = device.num_launches();
     const protocol::StepResult result = worker::RunPlan(model, plan);
     if (i > 0) {
+      EXPECT_TRUE(model.graphs()->Fit(plan)) << "step " << i;
       EXPECT_EQ(device.num_launches(), launches) << "step " << i;
     }
     ASSERT_EQ(result.status, protocol::StepStatus::kOk) << result.message;

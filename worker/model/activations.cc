@@ -33,9 +33,11 @@ void* Arena::Own(absl::StatusOr<void*> memory) {
 
 void* Arena::Bytes(size_t bytes) {
   total_ += bytes;
-  const size_t wanted = Aligned(std::max<size_t>(bytes, 1), kAlignment);
+  bytes = std::max<size_t>(bytes, 1);
   // A block each on a host, where a sanitizer sees what lies beside it.
-  if (device_->is_host() || wanted > kSlabBytes / 4) return Own(device_->Allocate(wanted));
+  if (device_->is_host()) return Own(device_->Allocate(bytes));
+  const size_t wanted = Aligned(bytes, kAlignment);
+  if (wanted > kSlabBytes / 4) return Own(device_->Allocate(wanted));
   if (wanted > slab_left_) {
     void* slab = Own(device_->Allocate(kSlabBytes));
     if (slab == nullptr) return nullptr;

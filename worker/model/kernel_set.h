@@ -46,7 +46,7 @@ class Kernel {
 
 class KernelSet {
  public:
-  // Both are borrowed until Finish.
+  // Both are borrowed: the manifest until Finish, the registry as long as its kernels are called.
   KernelSet(const kernels::KernelRegistry& registry, const kernels::KernelManifest& manifest,
             kernels::DeviceStream stream)
       : registry_(registry), manifest_(manifest), runtime_(std::make_unique<KernelRuntime>()) {

@@ -111,6 +111,8 @@ Model::Model(const ModelSpec& spec, const ModelWeights& weights, const Numerics&
     : spec_(spec),
       weights_(weights),
       numerics_(numerics),
+      device_(arena.device()),
+      zeros_(arena.HostBytes(kZeroBytes)),
       attention_scratch_(spec, numerics, limits.max_rows, MaxColumns(spec, limits), arena),
       moe_scratch_(spec, numerics, limits.max_rows, arena),
       streams_(spec, numerics, limits.max_rows, arena),
@@ -144,6 +146,19 @@ absl::Status Model::Prepare() {
   return absl::OkStatus();
 }
 
+absl::Status Model::Recover() {
+  // What it says is of the step that failed, and is known.
+  device_.Wait().IgnoreError();
+  // Attention skips rows of nobody: all else is computed from what it left in them.
+  const TensorView& attended = attention_scratch_.attended;
+  const auto bytes = static_cast<size_t>(attended.size()) * kernels::DTypeBytes(attended.dtype);
+  for (size_t at = 0; at < bytes; at += kZeroBytes) {
+    SKEIN_RETURN_IF_ERROR(
+        device_.CopyIn(attended.as<std::byte>() + at, zeros_, std::min(kZeroBytes, bytes - at)));
+  }
+  return device_.Wait();
+}
+
 absl::Status Model::Embed(const ModelBatch& batch) {
   const TensorView embedded = Rows(embedded_, batch.num_rows);
   SKEIN_RETURN_IF_ERROR(embed_({.table = weights_.embed, .index = batch.ids, .y = embedded}));
@@ -158,8 +173,8 @@ absl::Status Model::RunLayer(int layer, const ModelBatch& batch) {
     SKEIN_RETURN_IF_ERROR(engrams_[static_cast<size_t>(it.engram_index)].Run(batch.ngram, h));
   }
   if (spec_.dspark.tap_side == TapSide::kEntering) SKEIN_RETURN_IF_ERROR(Tap(it, batch));
-  SKEIN_RETURN_IF_ERROR(blocks_[static_cast<size_t>(layer)].Run(
-      batch, streams_, AttentionLayer::WindowRing::kKeep));
+  SKEIN_RETURN_IF_ERROR(
+      blocks_[static_cast<size_t>(layer)].Run(batch, streams_, AttentionLayer::WindowRing::kKeep));
   if (spec_.dspark.tap_side == TapSide::kLeaving) SKEIN_RETURN_IF_ERROR(Tap(it, batch));
   return absl::OkStatus();
 }

@@ -73,6 +73,10 @@ class Model {
         KernelSet& kernels, Arena& arena);
   absl::Status Prepare();
 
+  // After a step that failed: waits for what it queued and forgets what it left where rows of
+  // nobody find it, so that its NaN stays its own.
+  absl::Status Recover();
+
   // Whole step: layers, logits of the sampled rows, their tokens.
   absl::Status Forward(const ModelBatch& batch);
 
@@ -106,9 +110,13 @@ class Model {
   // What the draft head sees of the stream at a target layer; nothing at another.
   absl::Status Tap(const LayerSpec& layer, const ModelBatch& batch);
 
+  static constexpr size_t kZeroBytes = size_t{1} << 20;
+
   const ModelSpec& spec_;
   const ModelWeights& weights_;
   const Numerics numerics_;
+  kernels::Device& device_;
+  const void* zeros_;  // kZeroBytes on the host
   AttentionScratch attention_scratch_;
   MoeScratch moe_scratch_;
   StreamScratch streams_;

@@ -44,7 +44,9 @@ class AdminTokenTest : public ::testing::Test {
     std::ofstream(path_, std::ios::binary) << text;
     return ReadAdminToken("--token-file", path_);
   }
-  const std::string path_ = ::testing::TempDir() + "admin_token_test";
+  // Tests of the fixture run beside each other.
+  const std::string path_ = ::testing::TempDir() + "admin_token_test." +
+                            ::testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 TEST_F(AdminTokenTest, IsTheFirstLine) {

@@ -12,14 +12,11 @@ namespace skein::kernels {
 //   record        [R, depth * sizeof(SampleRecord)] u8
 //   count         [R] i32, at most depth
 //   ids           [R, 1 + depth] i32: entry j becomes draft j
-//   ngram         (optional) [R, (1 + depth) * n] i32: entries of row j become the compressed ids
-//   of
-//     the tokens 0, 1, ... n-1 before it: of drafts by token_map (0 for -1), of earlier tokens as
-//     entry 0 has them
+//   ngram         (optional) [R, (1 + depth) * n] i32: row j gets the compressed ids of the tokens
+//     0, 1, ... n-1 before it: of drafts by token_map (0 for -1), of earlier ones as row 0 has them
 //   token_map     [vocab] i32, with ngram
-//   verify_params [R, (1 + depth) * sizeof(VerifyParams)] u8: draft_token of row j-1 becomes draft
-//   j
-// What belongs to other rows, and entry 0 of ids and ngram, stays.
+//   verify_params [R, (1 + depth) * sizeof(VerifyParams)] u8: row j-1 gets draft j as draft_token
+// What belongs to other rows, entry 0 of ids and row 0 of ngram, stays.
 struct PlaceDrafts {
   static constexpr OpId kId = OpId::kPlaceDrafts;
   struct Problem {

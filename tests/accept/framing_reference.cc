@@ -131,7 +131,10 @@ Verdict ReadHead(std::string_view& bytes, Head& head) {
   const std::string_view text = bytes.substr(0, end == std::string_view::npos ? end : end + 2);
   if (!CleanLines(text) || text.starts_with("\r\n")) return Verdict::kBad;
   if (end == std::string_view::npos) {
-    return text.size() > kHeadBytes ? Verdict::kBad : Verdict::kMore;
+    size_t whole_lines = 0;
+    for (char c : text) whole_lines += c == '\n' ? 1 : 0;
+    const bool bounded = text.size() <= kHeadBytes && whole_lines <= kFields + 1;
+    return bounded ? Verdict::kMore : Verdict::kBad;
   }
   if (end + 4 > kHeadBytes) return Verdict::kBad;
   size_t lines = 0;

@@ -77,6 +77,9 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
              reborn ? scheduler::AbortCause::kWorkerLost : scheduler::AbortCause::kWorkerLeft,
              "registered_again", "the worker registered again");
   }
+  if (reborn && workers_.LastIncarnation(worker) != protocol::Incarnation(0)) {
+    metrics_.CountRestart(worker.node.value(), message.predecessor_end);
+  }
   SettleDeath(worker, reborn && message.predecessor_end == protocol::PredecessorEnd::kOwn);
   if (const absl::Status status = workers_.Register(worker, message); !status.ok()) {
     SKEIN_LOG(kError, "worker refused").Field("reason", protocol::StatusText(status));
@@ -355,6 +358,7 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
     const scheduler::SequenceDelta& delta = commit_.deltas[i];
     requests_.Deliver(result.group, delta, commit_.TokensOf(delta), now);
   }
+  metrics_.commit_seconds.Increment(absl::ToDoubleSeconds(context.Now() - now));
 }
 
 void ControlLoop::CommitResults(Context& context) {
@@ -370,9 +374,11 @@ void ControlLoop::CommitResults(Context& context) {
 bool ControlLoop::PlanGroup(Context& context, protocol::GroupId group) {
   if (operations_.StateOf(group, context.Now()) == "suspect") return true;
   for (uint32_t lane = 0; lane < options_.limits.lanes; ++lane) {
+    const absl::Time asked = context.Now();
     std::optional<protocol::StepPlan> plan = scheduler_.PlanStep(group, lane);
     if (!plan) continue;
     const absl::Time now = context.Now();
+    metrics_.schedule_seconds.Increment(absl::ToDoubleSeconds(now - asked));
     steps_.Planned(*plan, now);
     for (const protocol::SequenceStep& step : plan->sequences) {
       // Only a first step begins with a slot that is new to it.
@@ -380,7 +386,9 @@ bool ControlLoop::PlanGroup(Context& context, protocol::GroupId group) {
     }
     const protocol::ActorId worker = workers_.group(group)->ranks.front().worker;
     const protocol::Epoch epoch = plan->epoch;
-    if (const absl::Status sent = context.Send(worker, epoch, *std::move(plan)); !sent.ok()) {
+    const absl::Status sent = context.Send(worker, epoch, *std::move(plan));
+    metrics_.transport_seconds.Increment(absl::ToDoubleSeconds(context.Now() - now));
+    if (!sent.ok()) {
       LoseWorker(context, worker, protocol::StatusText(sent));
       return false;
     }
@@ -440,6 +448,17 @@ void ControlLoop::UpdateGroupGauges(protocol::GroupId group) {
   engine.kv_cache_usage.Set(blocks->num_blocks() == 0 ? 0 : used / blocks->num_blocks());
 }
 
+void ControlLoop::NoteWorkerTimes() {
+  for (const auto& [worker, known] : workers_.workers()) {
+    const size_t at = worker.node.value() - 1;
+    if (worker.node.value() == 0 || at >= metrics_.fleet.by_group.size()) continue;
+    WorkerMetrics& metrics = metrics_.fleet.by_group[at];
+    metrics.times->heard_ns = absl::ToUnixNanos(known.heard);
+    metrics.times->progressed_ns = absl::ToUnixNanos(known.progressed);
+    metrics.step_sequence.Set(static_cast<double>(known.step.value()));
+  }
+}
+
 void ControlLoop::UpdateGauges(absl::Time now) {
   metrics_.requests_waiting.Set(door_.waiting_requests());
   std::map<std::string_view, int> groups;
@@ -478,6 +497,7 @@ void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
   }
   SettleForgotten(now);
   UpdateReadiness(now);
+  NoteWorkerTimes();
   CheckDrain(context);
   context.StartTimer(kTick);
 }

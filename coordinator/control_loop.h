@@ -91,6 +91,7 @@ class ControlLoop final : public protocol::Actor {
   void CheckDrain(protocol::Context& context);
   void UpdateGauges(absl::Time now);
   void UpdateGroupGauges(protocol::GroupId group);
+  void NoteWorkerTimes();
 
   const ControlOptions options_;
   FrontDoorQueue& door_;

@@ -24,6 +24,7 @@
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/tokenizer.h"
 #include "protocol/actor/threaded_actor_system.h"
+#include "protocol/base/clock.h"
 #include "protocol/base/exit_codes.h"
 #include "protocol/base/fingerprint.h"
 #include "protocol/base/log.h"
@@ -195,10 +196,34 @@ struct Server {
   std::unique_ptr<AdminServer> admin;  // null: no listener for operators
 };
 
+// The gauges that say what runs and how it is configured; their value is 1.
+void DescribeProcess(const protocol::Config& config, protocol::MetricsRegistry& registry) {
+  const std::string version = absl::StrCat(protocol::kProtocolMajor, ".", protocol::kProtocolMinor);
+  registry
+      .AddGauges({"skein_build_info", "The build that runs and the protocol that it speaks."},
+                 {{"version", {SKEIN_VERSION}}, {"protocol", {version}}})
+      .At({SKEIN_VERSION, version})
+      .Set(1);
+  const std::string groups = absl::StrCat(config.scheduler.data_parallel_size);
+  const std::string lanes = absl::StrCat(config.scheduler.lanes);
+  const std::string hash = protocol::ConfigHash(config);
+  registry
+      .AddGauges({"skein_config_info",
+                  "The effective configuration. Two processes with other hashes are configured "
+                  "differently: compare `skein config`."},
+                 {{"dp", {groups}},
+                  {"lanes", {lanes}},
+                  {"speculation", {config.speculation.method}},
+                  {"hash", {hash}}})
+      .At({groups, lanes, config.speculation.method, hash})
+      .Set(1);
+}
+
 // The metrics of this process and, under `skein serve`, the counters that the supervisor keeps in a
 // file beside the operators' socket.
 std::string MetricsText(const protocol::Config& config, Server& server) {
   server.frames->Update(server.system->counters());
+  server.metrics->Refresh(protocol::MonotonicNow(), static_cast<double>(std::time(nullptr)));
   const protocol::GaugeFamily& depth = server.metrics->mailbox_depth;
   depth.At({"control", "request"}).Set(static_cast<double>(server.door->mailbox_depth()));
   depth.At({"control", "command"}).Set(static_cast<double>(server.operators->mailbox_depth()));
@@ -353,6 +378,7 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
       *server.registry, static_cast<uint32_t>(config.scheduler.data_parallel_size),
       ToSpeculation(config.speculation).max_depth);
   server.frames = std::make_unique<FrameMetrics>(*server.registry);
+  DescribeProcess(config, *server.registry);
   const absl::StatusOr<protocol::Term> term = TakeTerm(loaded);
   if (!term.ok()) {
     return Fail(term.status(), absl::IsUnavailable(term.status()) ? kExitRestart : kExitConfig);

@@ -34,6 +34,8 @@ const std::vector<std::string> kPhases = {"prefill", "decode", "mixed"};
 const std::vector<std::string> kDraftMethods = {"dspark", "mtp", "provided"};
 // The first ones in the order of scheduler::Undrafted.
 const std::vector<std::string> kUndrafted = {"request", "load", "near_max_len", "grammar"};
+// In the order of protocol::PredecessorEnd.
+const std::vector<std::string> kEnds = {"unknown", "own", "outside", "ordered"};
 const std::vector<std::string> kRejections = {"queue", "draining", "not_ready"};
 
 // The value if it is in the closed set, else its last entry.
@@ -59,6 +61,14 @@ protocol::LabelSet Engines(uint32_t num_engines) {
 protocol::LabelSet Positions(uint32_t num_drafts) {
   protocol::LabelSet label{"position", {}};
   for (uint32_t i = 0; i < std::max(num_drafts, 1u); ++i) label.values.push_back(std::to_string(i));
+  return label;
+}
+
+// The workers by their numbers, from 1; the others as "spare".
+protocol::LabelSet Workers(uint32_t num_engines) {
+  protocol::LabelSet label{"worker", {}};
+  for (uint32_t i = 1; i <= num_engines; ++i) label.values.push_back(std::to_string(i));
+  label.values.emplace_back("spare");
   return label;
 }
 
@@ -168,12 +178,30 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
                                                   "shared by its tokens."},
                                                  protocol::InterTokenBounds(),
                                                  {Engines(num_engines)})),
+      inter_event_latency(registry.AddHistograms(
+          {"skein_inter_event_latency_seconds",
+           "Between two deliveries to one request, each of one or more tokens. What vLLM calls "
+           "inter-token latency under speculation."},
+          protocol::InterTokenBounds(), {Engines(num_engines)})),
       e2e_latency(registry.AddHistograms(
           {"skein_e2e_request_latency_seconds", "From arrival to the last token."},
           protocol::RequestLatencyBounds(), {Engines(num_engines)})),
       queue_time(registry.AddHistograms(
           {"skein_request_queue_time_seconds", "From arrival to the first step."},
           protocol::RequestLatencyBounds(), {Engines(num_engines)})),
+      prefill_time(registry.AddHistograms(
+          {"skein_request_prefill_time_seconds", "From the first step to the first token."},
+          protocol::RequestLatencyBounds(), {Engines(num_engines)})),
+      decode_time(registry.AddHistograms(
+          {"skein_request_decode_time_seconds", "From the first token to the last."},
+          protocol::RequestLatencyBounds(), {Engines(num_engines)})),
+      inference_time(registry.AddHistograms(
+          {"skein_request_inference_time_seconds", "From the first step to the last token."},
+          protocol::RequestLatencyBounds(), {Engines(num_engines)})),
+      time_per_output_token(registry.AddHistograms(
+          {"skein_request_time_per_output_token_seconds",
+           "Decode time of a request per token after the first; of requests with two or more."},
+          protocol::InterTokenBounds(), {Engines(num_engines)})),
       kv_blocks(registry.AddGauges({"skein_kv_blocks", "Cache blocks by state."},
                                    {Engines(num_engines), {"state", {"free", "used"}}})),
       kv_cache_usage(registry.AddGauges({"skein_kv_cache_usage_ratio",
@@ -225,8 +253,13 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
       request_generation_tokens(families.request_generation_tokens.At({engine})),
       time_to_first_token(families.time_to_first_token.At({engine})),
       inter_token_latency(families.inter_token_latency.At({engine})),
+      inter_event_latency(families.inter_event_latency.At({engine})),
       e2e_latency(families.e2e_latency.At({engine})),
       queue_time(families.queue_time.At({engine})),
+      prefill_time(families.prefill_time.At({engine})),
+      decode_time(families.decode_time.At({engine})),
+      inference_time(families.inference_time.At({engine})),
+      time_per_output_token(families.time_per_output_token.At({engine})),
       kv_blocks_free(families.kv_blocks.At({engine, "free"})),
       kv_blocks_used(families.kv_blocks.At({engine, "used"})),
       kv_cache_usage(families.kv_cache_usage.At({engine})),
@@ -256,6 +289,16 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
       step_duration(
           registry.AddHistograms({"skein_step_duration_seconds", "From plan to commit of a step."},
                                  protocol::StepDurationBounds(), {{"phase", kPhases}})),
+      step_phase(registry.AddCounters(
+          {"skein_step_phase_seconds_total",
+           "Time of the control loop by what it did. schedule: choosing what runs; transport: "
+           "encoding plans and handing them to the transport; commit: acceptance and bookkeeping "
+           "of "
+           "results, and handing tokens to the HTTP thread. Their rate is the share of one core."},
+          {{"phase", {"schedule", "transport", "commit"}}})),
+      schedule_seconds(step_phase.At({"schedule"})),
+      transport_seconds(step_phase.At({"transport"})),
+      commit_seconds(step_phase.At({"commit"})),
       replays(registry.AddCounters({"skein_replays_total",
                                     "Sequences put back because their worker was lost, and those "
                                     "that were quarantined instead. Rising: see "
@@ -289,6 +332,32 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
       stale_results(registry.AddCounter(
           {"skein_stale_results_total", "Results of ended epochs that were dropped."})) {}
 
+FleetMetrics::FleetMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines)
+    : worker_restarts(registry.AddCounters(
+          {"skein_worker_restarts_total",
+           "Workers that came in place of one that ended, by how that one did. own: it crashed or "
+           "ran out of memory, read its last log lines; outside: somebody killed it; ordered: a "
+           "rollout or drain; unknown: its supervisor does not know."},
+          {Workers(num_engines), {"reason", kEnds}})) {
+  protocol::LabelSet workers = Workers(num_engines);
+  workers.values.pop_back();  // spares
+  const protocol::GaugeFamily age = registry.AddGauges(
+      {"skein_worker_heartbeat_age_seconds",
+       "Since anything was heard of the worker. Above the lease: it is lost or cut off."},
+      {workers});
+  const protocol::GaugeFamily sequence = registry.AddGauges(
+      {"skein_worker_step_sequence",
+       "The newest step whose result the worker sent. Flat while requests run: it hangs."},
+      {workers});
+  const protocol::GaugeFamily progress =
+      registry.AddGauges({"skein_worker_last_progress_timestamp_seconds",
+                          "Unix time at which the worker registered or finished a step last."},
+                         {workers});
+  for (const std::string& worker : workers.values) {
+    by_group.push_back({age.At({worker}), sequence.At({worker}), progress.At({worker})});
+  }
+}
+
 CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines,
                                        uint32_t num_drafts)
     : CoordinatorMetrics(registry, GroupFamilies(registry, num_engines, num_drafts), num_engines,
@@ -299,6 +368,7 @@ CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry,
                                        uint32_t num_drafts)
     : HttpMetrics(registry),
       StepMetrics(registry),
+      fleet(registry, num_engines),
       requests_waiting(families.requests_waiting.At({WaitingEngines(num_engines).values.front()})) {
   for (const std::string& engine : Engines(num_engines).values)
     engines.emplace_back(families, engine, num_drafts);
@@ -343,6 +413,25 @@ void CoordinatorMetrics::Count(const ApiEvent& event) {
     case ApiEvent::Kind::kLimit:
       http_limits.Increment();
       return;
+  }
+}
+
+void CoordinatorMetrics::CountRestart(uint32_t node, protocol::PredecessorEnd end) {
+  const bool in_group = node >= 1 && node <= engines.size();
+  fleet.worker_restarts
+      .At({in_group ? std::to_string(node) : "spare", kEnds[static_cast<size_t>(end)]})
+      .Increment();
+}
+
+void CoordinatorMetrics::Refresh(absl::Time monotonic, double unix_seconds) {
+  const int64_t now = absl::ToUnixNanos(monotonic);
+  for (WorkerMetrics& worker : fleet.by_group) {
+    const int64_t heard = worker.times->heard_ns.load();
+    const int64_t progressed = worker.times->progressed_ns.load();
+    if (heard != 0) worker.heartbeat_age.Set(static_cast<double>(now - heard) * 1e-9);
+    if (progressed != 0) {
+      worker.last_progress.Set(unix_seconds - static_cast<double>(now - progressed) * 1e-9);
+    }
   }
 }
 

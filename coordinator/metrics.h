@@ -2,12 +2,16 @@
 // where the fact is known, from any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "coordinator/api/api_server.h"
+#include "protocol/messages/control.h"
 #include "protocol/metrics/metrics.h"
 #include "scheduler/group_scheduler.h"
 
@@ -41,7 +45,9 @@ struct GroupFamilies {
   protocol::GaugeFamily requests_running, requests_waiting;
   protocol::CounterFamily prompt_tokens, generation_tokens;
   protocol::HistogramFamily request_prompt_tokens, request_generation_tokens;
-  protocol::HistogramFamily time_to_first_token, inter_token_latency, e2e_latency, queue_time;
+  protocol::HistogramFamily time_to_first_token, inter_token_latency, inter_event_latency;
+  protocol::HistogramFamily e2e_latency, queue_time, prefill_time, decode_time, inference_time;
+  protocol::HistogramFamily time_per_output_token;
   protocol::GaugeFamily kv_blocks;  // state
   protocol::GaugeFamily kv_cache_usage;
   protocol::CounterFamily preemptions, preempted_tokens;
@@ -65,7 +71,9 @@ struct GroupMetrics {
   protocol::Gauge requests_running;
   protocol::Counter prompt_tokens, generation_tokens;
   protocol::Histogram request_prompt_tokens, request_generation_tokens;
-  protocol::Histogram time_to_first_token, inter_token_latency, e2e_latency, queue_time;
+  protocol::Histogram time_to_first_token, inter_token_latency, inter_event_latency;
+  protocol::Histogram e2e_latency, queue_time, prefill_time, decode_time, inference_time;
+  protocol::Histogram time_per_output_token;
   protocol::Gauge kv_blocks_free, kv_blocks_used, kv_cache_usage;
   protocol::Counter preemptions, preempted_tokens;
   SpeculationMetrics speculation;
@@ -75,6 +83,8 @@ struct GroupMetrics {
 struct StepMetrics {
   explicit StepMetrics(protocol::MetricsRegistry& registry);
   protocol::HistogramFamily step_tokens, step_batch_size, step_duration;  // phase
+  protocol::CounterFamily step_phase;                                     // phase
+  protocol::Counter schedule_seconds, transport_seconds, commit_seconds;  // of step_phase
   protocol::CounterFamily replays;                                        // result
   protocol::Counter quarantined_requests;
   protocol::Counter migrations;
@@ -82,6 +92,26 @@ struct StepMetrics {
   protocol::GaugeFamily workers, groups;  // state
   protocol::GaugeFamily mailbox_depth;    // actor, type
   protocol::Counter stale_results;
+};
+
+// When a worker was heard and progressed, written by the control thread and turned into the gauges
+// of one reading by whoever reads: an age grows between two of the loop's rounds, too.
+struct WorkerTimes {
+  std::atomic<int64_t> heard_ns = 0, progressed_ns = 0;  // monotonic; 0: never
+};
+
+// One worker. Those that belong to a group by their number, n to group n - 1, have series; spares
+// have none, so that the label stays closed.
+struct WorkerMetrics {
+  protocol::Gauge heartbeat_age, step_sequence, last_progress;
+  std::unique_ptr<WorkerTimes> times = std::make_unique<WorkerTimes>();
+};
+
+// The workers of all groups.
+struct FleetMetrics {
+  FleetMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines);
+  protocol::CounterFamily worker_restarts;  // worker, reason
+  std::vector<WorkerMetrics> by_group;
 };
 
 // The states of workers and groups, as ClusterOperations names them.
@@ -94,11 +124,16 @@ struct CoordinatorMetrics : HttpMetrics, StepMetrics {
                      uint32_t num_drafts);
 
   std::vector<GroupMetrics> engines;  // by group
-  protocol::Gauge requests_waiting;   // in the one queue of all groups
+  FleetMetrics fleet;
+  protocol::Gauge requests_waiting;  // in the one queue of all groups
 
   // Counts what the HTTP edge reports. HTTP thread.
   void Count(const ApiEvent& event);
   void CountRefusal(std::string_view code, int status);
+  // A worker came in place of one that was here, which ended so. Spares count as "spare".
+  void CountRestart(uint32_t node, protocol::PredecessorEnd end);
+  // Sets what grows with time, for a reading at this moment. Any thread.
+  void Refresh(absl::Time monotonic, double unix_seconds);
 
  private:
   CoordinatorMetrics(protocol::MetricsRegistry& registry, const GroupFamilies& families,

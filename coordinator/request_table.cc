@@ -105,8 +105,11 @@ void RequestTable::Measure(Request& request, protocol::GroupId group, const Sequ
   const double waited = absl::ToDoubleSeconds(now - request.last_token);
   const auto count = static_cast<double>(delta.num_tokens);
   if (request.generated == 0) {
+    request.first_token = now;
     engine.time_to_first_token.Observe(absl::ToDoubleSeconds(now - request.arrived));
+    engine.prefill_time.Observe(absl::ToDoubleSeconds(now - request.began));
   } else {
+    engine.inter_event_latency.Observe(waited);
     for (uint32_t i = 0; i < delta.num_tokens; ++i) {
       engine.inter_token_latency.Observe(waited / count);
     }
@@ -115,6 +118,12 @@ void RequestTable::Measure(Request& request, protocol::GroupId group, const Sequ
   request.generated += delta.num_tokens;
   if (!delta.ended) return;
   engine.e2e_latency.Observe(absl::ToDoubleSeconds(now - request.arrived));
+  engine.inference_time.Observe(absl::ToDoubleSeconds(now - request.began));
+  const double decode = absl::ToDoubleSeconds(now - request.first_token);
+  engine.decode_time.Observe(decode);
+  if (request.generated > 1) {
+    engine.time_per_output_token.Observe(decode / static_cast<double>(request.generated - 1));
+  }
   engine.request_generation_tokens.Observe(static_cast<double>(request.generated));
 }
 
@@ -148,6 +157,7 @@ void RequestTable::Begin(RequestId id, protocol::GroupId group, absl::Time now) 
   Request& request = found->second;
   GroupMetrics& engine = metrics_.engines[group.value()];
   const auto prompt_tokens = static_cast<double>(request.prompt_tokens);
+  request.began = now;
   engine.queue_time.Observe(absl::ToDoubleSeconds(now - request.arrived));
   engine.prompt_tokens.Increment(prompt_tokens);
   engine.request_prompt_tokens.Observe(prompt_tokens);

@@ -71,7 +71,7 @@ class RequestTable {
     uint64_t generated = 0;
     bool waiting = true;  // counted by the front door
     std::optional<std::chrono::steady_clock::time_point> deadline;
-    absl::Time arrived, last_token;
+    absl::Time arrived, began, first_token, last_token;  // began: its first step was planned
     scheduler::PromptHash prompt;
   };
 

@@ -45,8 +45,8 @@ struct GroupView {
   std::string build;         // of it
   // The process before it ended by itself: a start failed, and perhaps its supervisor went back.
   bool failed_before = false;
-  uint32_t running = 0;      // sequences, checks not among them
-  uint32_t moving = 0;       // that it was emptied of and no other group computed so far
+  uint32_t running = 0;  // sequences, checks not among them
+  uint32_t moving = 0;   // that it was emptied of and no other group computed so far
 };
 struct RolloutView {
   std::vector<GroupView> groups;

@@ -89,5 +89,60 @@ TEST_F(RequestTableTest, AVerdictRefusesThePromptFromThenOn) {
   EXPECT_TRUE(door_.TrySubmit(again).ok());
 }
 
+// Two tokens in the first delivery, three in the second: the phases add up, and the time of one
+// delivery is shared by its tokens.
+TEST_F(RequestTableTest, ThePhasesOfARequestAddUp) {
+  const auto sink = Open(1);
+  const absl::Time opened = now_;
+  const auto deliver = [&](uint32_t num_tokens, std::optional<scheduler::EndReason> ended) {
+    scheduler::SequenceDelta delta;
+    delta.sequence = protocol::SequenceId(1);
+    delta.num_tokens = num_tokens;
+    delta.ended = ended;
+    std::vector<scheduler::CommittedToken> tokens(num_tokens);
+    table_.Deliver(protocol::GroupId(0), delta, tokens, now_);
+  };
+  now_ += absl::Seconds(1);
+  table_.Begin(RequestId(1), protocol::GroupId(0), now_);
+  now_ += absl::Seconds(2);
+  deliver(2, std::nullopt);
+  now_ += absl::Seconds(6);
+  deliver(3, scheduler::EndReason::kLength);
+  const coordinator::GroupMetrics& engine = metrics_.engines[0];
+  // The arrival was taken from another clock a moment before Open.
+  EXPECT_NEAR(engine.queue_time.sum(), absl::ToDoubleSeconds(now_ - opened) - 8, 0.1);
+  EXPECT_DOUBLE_EQ(engine.prefill_time.sum(), 2);
+  EXPECT_DOUBLE_EQ(engine.decode_time.sum(), 6);
+  EXPECT_DOUBLE_EQ(engine.inference_time.sum(), 8);
+  EXPECT_NEAR(engine.e2e_latency.sum(), 9, 0.1);
+  EXPECT_DOUBLE_EQ(engine.time_per_output_token.sum(), 1.5);  // four after the first
+  EXPECT_EQ(engine.inter_event_latency.count(), 1u);
+  EXPECT_DOUBLE_EQ(engine.inter_event_latency.sum(), 6);
+  EXPECT_EQ(engine.inter_token_latency.count(), 3u);
+  EXPECT_DOUBLE_EQ(engine.inter_token_latency.sum(), 6);
+}
+
+// An age grows between two rounds of the control loop; a worker that was never seen has none.
+TEST_F(RequestTableTest, AgesOfWorkersAreThoseOfTheReading) {
+  coordinator::WorkerMetrics& worker = metrics_.fleet.by_group[0];
+  metrics_.Refresh(now_, 5000);
+  EXPECT_EQ(worker.heartbeat_age.value(), 0);
+  EXPECT_EQ(worker.last_progress.value(), 0);
+  worker.times->heard_ns = absl::ToUnixNanos(now_);
+  worker.times->progressed_ns = absl::ToUnixNanos(now_ - absl::Seconds(20));
+  metrics_.Refresh(now_ + absl::Seconds(3), 5000);
+  EXPECT_DOUBLE_EQ(worker.heartbeat_age.value(), 3);
+  EXPECT_DOUBLE_EQ(worker.last_progress.value(), 5000 - 23);
+}
+
+// Only the workers of groups have series of their own.
+TEST_F(RequestTableTest, RestartsCountByWorkerAndEnd) {
+  metrics_.CountRestart(1, protocol::PredecessorEnd::kOwn);
+  metrics_.CountRestart(7, protocol::PredecessorEnd::kOutside);
+  EXPECT_EQ(metrics_.fleet.worker_restarts.At({"1", "own"}).value(), 1);
+  EXPECT_EQ(metrics_.fleet.worker_restarts.At({"spare", "outside"}).value(), 1);
+  EXPECT_EQ(metrics_.fleet.worker_restarts.At({"1", "outside"}).value(), 0);
+}
+
 }  // namespace
 }  // namespace skein::tests

@@ -54,6 +54,11 @@ bool IsRefusal(const ChildEnd& end) {
           end.exit_code == protocol::kExitConfig);
 }
 
+// The lines before the series of a counter.
+std::string CounterHead(std::string_view name, std::string_view help) {
+  return Concat("# HELP ", name, " ", help, "\n# TYPE ", name, " counter\n");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NodeSupervisor>> NodeSupervisor::Create(SupervisorOptions options) {
@@ -454,17 +459,22 @@ void NodeSupervisor::TickSigns(absl::Time now) {
 void NodeSupervisor::WriteCounters() {
   if (options_.counters_path.empty()) return;
   const uint64_t lost = options_.output != nullptr ? options_.output->lines_lost() : 0;
-  std::string text = Concat(options_.features,
-                            "# TYPE skein_orphans_swept_total counter\nskein_orphans_swept_total ",
-                            options_.orphans_swept,
-                            "\n# TYPE skein_log_lines_lost_total counter\n"
-                            "skein_log_lines_lost_total ",
-                            lost, "\n# TYPE skein_child_restarts_total counter\n");
+  std::string text = options_.features;
+  text += CounterHead("skein_orphans_swept_total",
+                      "Processes and files of earlier runs that this start removed. Any: find out "
+                      "what ended that run's supervisor.");
+  text += Concat("skein_orphans_swept_total ", options_.orphans_swept, "\n");
+  text += CounterHead("skein_log_lines_lost_total",
+                      "Log lines that could not be written: the disk is full or too slow.");
+  text += Concat("skein_log_lines_lost_total ", lost, "\n");
+  text += CounterHead("skein_child_restarts_total",
+                      "Starts of a child after its first, by child. Rising: read its last lines.");
   for (const auto& child : children_) {
     text += Concat("skein_child_restarts_total{child=\"", child->spec.name, "\"} ", child->restarts,
                    "\n");
   }
-  text += "# TYPE skein_child_lines_suppressed_total counter\n";
+  text += CounterHead("skein_child_lines_suppressed_total",
+                      "Log lines of a child that its rate limit held back.");
   for (const auto& child : children_) {
     text += Concat("skein_child_lines_suppressed_total{child=\"", child->spec.name, "\"} ",
                    child->output.lines_suppressed(), "\n");

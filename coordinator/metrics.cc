@@ -142,33 +142,8 @@ SpeculationFamilies::SpeculationFamilies(protocol::MetricsRegistry& registry, ui
            "or no rows or cache blocks were left; near_max_len: no room below max_model_len."},
           {Engines(num_engines), {"reason", kUndrafted}})) {}
 
-GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines,
-                             uint32_t num_drafts)
-    : requests_running(
-          registry.AddGauges({"skein_requests_running",
-                              "Requests that take part in steps. Flat at max_num_seqs: the "
-                              "server is full, see skein_requests_waiting."},
-                             {Engines(num_engines)})),
-      requests_waiting(
-          registry.AddGauges({"skein_requests_waiting",
-                              "Requests that wait for their first step. Rising for minutes: "
-                              "add capacity or lower the load. The queue is one for all engines: "
-                              "with several its label is none."},
-                             {WaitingEngines(num_engines)})),
-      prompt_tokens(registry.AddCounters(
-          {"skein_prompt_tokens_total", "Prompt tokens of requests that had their first step."},
-          {Engines(num_engines)})),
-      generation_tokens(
-          registry.AddCounters({"skein_generation_tokens_total", "Tokens committed to requests."},
-                               {Engines(num_engines)})),
-      request_prompt_tokens(
-          registry.AddHistograms({"skein_request_prompt_tokens", "Prompt tokens of a request."},
-                                 protocol::TokenCountBounds(), {Engines(num_engines)})),
-      request_generation_tokens(
-          registry.AddHistograms({"skein_request_generation_tokens",
-                                  "Generated tokens of a request that ended in a step."},
-                                 protocol::TokenCountBounds(), {Engines(num_engines)})),
-      time_to_first_token(registry.AddHistograms({"skein_time_to_first_token_seconds",
+LatencyFamilies::LatencyFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines)
+    : time_to_first_token(registry.AddHistograms({"skein_time_to_first_token_seconds",
                                                   "From arrival to the first token. High with an "
                                                   "empty queue: prompts are long."},
                                                  protocol::TimeToFirstTokenBounds(),
@@ -201,7 +176,34 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
       time_per_output_token(registry.AddHistograms(
           {"skein_request_time_per_output_token_seconds",
            "Decode time of a request per token after the first; of requests with two or more."},
-          protocol::InterTokenBounds(), {Engines(num_engines)})),
+          protocol::InterTokenBounds(), {Engines(num_engines)})) {}
+
+GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines,
+                             uint32_t num_drafts)
+    : requests_running(
+          registry.AddGauges({"skein_requests_running",
+                              "Requests that take part in steps. Flat at max_num_seqs: the "
+                              "server is full, see skein_requests_waiting."},
+                             {Engines(num_engines)})),
+      requests_waiting(
+          registry.AddGauges({"skein_requests_waiting",
+                              "Requests that wait for their first step. Rising for minutes: "
+                              "add capacity or lower the load. The queue is one for all engines: "
+                              "with several its label is none."},
+                             {WaitingEngines(num_engines)})),
+      prompt_tokens(registry.AddCounters(
+          {"skein_prompt_tokens_total", "Prompt tokens of requests that had their first step."},
+          {Engines(num_engines)})),
+      generation_tokens(
+          registry.AddCounters({"skein_generation_tokens_total", "Tokens committed to requests."},
+                               {Engines(num_engines)})),
+      request_prompt_tokens(
+          registry.AddHistograms({"skein_request_prompt_tokens", "Prompt tokens of a request."},
+                                 protocol::TokenCountBounds(), {Engines(num_engines)})),
+      request_generation_tokens(
+          registry.AddHistograms({"skein_request_generation_tokens",
+                                  "Generated tokens of a request that ended in a step."},
+                                 protocol::TokenCountBounds(), {Engines(num_engines)})),
       kv_blocks(registry.AddGauges({"skein_kv_blocks", "Cache blocks by state."},
                                    {Engines(num_engines), {"state", {"free", "used"}}})),
       kv_cache_usage(registry.AddGauges({"skein_kv_cache_usage_ratio",
@@ -214,6 +216,7 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
       preempted_tokens(registry.AddCounters(
           {"skein_preempted_tokens_total", "Computed tokens that preemption threw away."},
           {Engines(num_engines)})),
+      latency(registry, num_engines),
       speculation(registry, num_engines, num_drafts) {}
 
 SpeculationMetrics::SpeculationMetrics(const SpeculationFamilies& families, std::string_view engine,
@@ -251,15 +254,15 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
       generation_tokens(families.generation_tokens.At({engine})),
       request_prompt_tokens(families.request_prompt_tokens.At({engine})),
       request_generation_tokens(families.request_generation_tokens.At({engine})),
-      time_to_first_token(families.time_to_first_token.At({engine})),
-      inter_token_latency(families.inter_token_latency.At({engine})),
-      inter_event_latency(families.inter_event_latency.At({engine})),
-      e2e_latency(families.e2e_latency.At({engine})),
-      queue_time(families.queue_time.At({engine})),
-      prefill_time(families.prefill_time.At({engine})),
-      decode_time(families.decode_time.At({engine})),
-      inference_time(families.inference_time.At({engine})),
-      time_per_output_token(families.time_per_output_token.At({engine})),
+      time_to_first_token(families.latency.time_to_first_token.At({engine})),
+      inter_token_latency(families.latency.inter_token_latency.At({engine})),
+      inter_event_latency(families.latency.inter_event_latency.At({engine})),
+      e2e_latency(families.latency.e2e_latency.At({engine})),
+      queue_time(families.latency.queue_time.At({engine})),
+      prefill_time(families.latency.prefill_time.At({engine})),
+      decode_time(families.latency.decode_time.At({engine})),
+      inference_time(families.latency.inference_time.At({engine})),
+      time_per_output_token(families.latency.time_per_output_token.At({engine})),
       kv_blocks_free(families.kv_blocks.At({engine, "free"})),
       kv_blocks_used(families.kv_blocks.At({engine, "used"})),
       kv_cache_usage(families.kv_cache_usage.At({engine})),

@@ -39,18 +39,24 @@ struct SpeculationFamilies {
   protocol::CounterFamily disabled_requests;                      // reason
 };
 
+// Families of the time that requests take; label `engine`.
+struct LatencyFamilies {
+  LatencyFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines);
+  protocol::HistogramFamily time_to_first_token, inter_token_latency, inter_event_latency;
+  protocol::HistogramFamily e2e_latency, queue_time, prefill_time, decode_time, inference_time;
+  protocol::HistogramFamily time_per_output_token;
+};
+
 // Families whose series carry the label `engine`: the number of the worker group.
 struct GroupFamilies {
   GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines, uint32_t num_drafts);
   protocol::GaugeFamily requests_running, requests_waiting;
   protocol::CounterFamily prompt_tokens, generation_tokens;
   protocol::HistogramFamily request_prompt_tokens, request_generation_tokens;
-  protocol::HistogramFamily time_to_first_token, inter_token_latency, inter_event_latency;
-  protocol::HistogramFamily e2e_latency, queue_time, prefill_time, decode_time, inference_time;
-  protocol::HistogramFamily time_per_output_token;
   protocol::GaugeFamily kv_blocks;  // state
   protocol::GaugeFamily kv_cache_usage;
   protocol::CounterFamily preemptions, preempted_tokens;
+  LatencyFamilies latency;
   SpeculationFamilies speculation;
 };
 

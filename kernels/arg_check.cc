@@ -514,6 +514,7 @@ absl::Status CheckArgs(const SampleTokens::Problem& problem, const SampleTokens:
   const int64_t params_bytes = rows * static_cast<int64_t>(sizeof(SampleParams));
   return ArgCheck(SampleTokens::kId)
       .View("logits", args.logits, problem.wide, {kAny, problem.vocab})
+      .Optional("raw", args.raw, problem.wide, {rows, problem.vocab})
       .True(args.params.dtype == DType::kU8 && args.params.size() >= params_bytes,
             "params must be a u8 view of one SampleParams per row")
       .View("record", args.record, DType::kU8, {rows, static_cast<int64_t>(sizeof(SampleRecord))})
@@ -528,6 +529,7 @@ absl::Status CheckArgs(const VerifyDrafts::Problem& problem, const VerifyDrafts:
   const int64_t params_bytes = rows * static_cast<int64_t>(sizeof(VerifyParams));
   return ArgCheck(VerifyDrafts::kId)
       .View("logits", args.logits, problem.wide, {kAny, problem.vocab})
+      .Optional("raw", args.raw, problem.wide, {rows, problem.vocab})
       .Optional("draft_logits", args.draft_logits, problem.wide, {kAny, problem.vocab})
       .True(args.params.dtype == DType::kU8 && args.params.size() >= params_bytes,
             "params must be a u8 view of one VerifyParams per row")
@@ -538,6 +540,21 @@ absl::Status CheckArgs(const VerifyDrafts::Problem& problem, const VerifyDrafts:
       .View("draft_logprob", args.draft_logprob, DType::kF32, {rows})
       .View("recovered_logprob", args.recovered_logprob, DType::kF32, {rows})
       .View("flags", args.flags, DType::kI32, {rows})
+      .Take();
+}
+
+absl::Status CheckArgs(const EditLogits::Problem& problem, const EditLogits::Args& args) {
+  const int64_t rows = RowsOf(args.raw);
+  const auto edit_bytes = rows * static_cast<int64_t>(sizeof(LogitEdit));
+  const auto entry_bytes = static_cast<int64_t>(sizeof(TokenEdit));
+  return ArgCheck(EditLogits::kId)
+      .View("raw", args.raw, problem.wide, {kAny, problem.vocab})
+      .View("logits", args.logits, problem.wide, {rows, problem.vocab})
+      .True(args.edits.dtype == DType::kU8 && args.edits.size() >= edit_bytes,
+            "edits must be a u8 view of one LogitEdit per row")
+      .Optional("entries", args.entries, DType::kU8, {kAny, entry_bytes})
+      .Optional("drafts", args.drafts, DType::kI32, {kAny})
+      .Optional("mask", args.mask, DType::kI32, {kAny, MaskWords(problem.vocab)})
       .Take();
 }
 

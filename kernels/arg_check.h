@@ -13,6 +13,7 @@
 #include "kernels/ops/hyper_connection.h"
 #include "kernels/ops/indexer.h"
 #include "kernels/ops/kv_cache.h"
+#include "kernels/ops/logit_edits.h"
 #include "kernels/ops/moe.h"
 #include "kernels/ops/norm_rope.h"
 #include "kernels/ops/quant.h"
@@ -54,6 +55,7 @@ absl::Status CheckArgs(const TopK::Problem& problem, const TopK::Args& args);
 absl::Status CheckArgs(const SparseAttention::Problem& problem, const SparseAttention::Args& args);
 absl::Status CheckArgs(const SampleTokens::Problem& problem, const SampleTokens::Args& args);
 absl::Status CheckArgs(const VerifyDrafts::Problem& problem, const VerifyDrafts::Args& args);
+absl::Status CheckArgs(const EditLogits::Problem& problem, const EditLogits::Args& args);
 absl::Status CheckArgs(const PlaceDrafts::Problem& problem, const PlaceDrafts::Args& args);
 
 // "bf16", "e4m3", ...

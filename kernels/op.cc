@@ -15,7 +15,7 @@ std::string_view OpName(OpId op) {
       "engram_gate",    "compress",         "store_kv",      "load_kv",
       "copy_kv_rows",   "gather_rows",      "index_scores",  "candidate_blocks",
       "top_k",          "sparse_attention", "sample_tokens", "verify_drafts",
-      "place_drafts",
+      "edit_logits",    "place_drafts",
   };
   const size_t index = static_cast<size_t>(op);
   return index < kNames.size() ? kNames[index] : "unknown_operator";

@@ -50,6 +50,7 @@ enum class OpId : uint8_t {
   // sampling
   kSampleTokens,
   kVerifyDrafts,
+  kEditLogits,
   // draft
   kPlaceDrafts,
   kCount,

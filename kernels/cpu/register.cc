@@ -64,7 +64,8 @@ absl::Status RegisterCpuKernels(KernelRegistry& registry, CpuIsa isa) {
       cpu::RegisterQuant,           cpu::RegisterGemm,     cpu::RegisterNormRope,
       cpu::RegisterHyperConnection, cpu::RegisterMoe,      cpu::RegisterEngram,
       cpu::RegisterCompressor,      cpu::RegisterKvCache,  cpu::RegisterIndexer,
-      cpu::RegisterAttention,       cpu::RegisterSampling, cpu::RegisterVerification};
+      cpu::RegisterAttention,       cpu::RegisterSampling, cpu::RegisterVerification,
+      cpu::RegisterLogitEdits};
   for (Family family : kFamilies) {
     if (absl::Status status = family(registry, isa); !status.ok()) return status;
   }

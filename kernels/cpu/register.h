@@ -43,6 +43,7 @@ absl::Status RegisterIndexer(KernelRegistry& registry, CpuIsa isa);
 absl::Status RegisterAttention(KernelRegistry& registry, CpuIsa isa);
 absl::Status RegisterSampling(KernelRegistry& registry, CpuIsa isa);
 absl::Status RegisterVerification(KernelRegistry& registry, CpuIsa isa);
+absl::Status RegisterLogitEdits(KernelRegistry& registry, CpuIsa isa);
 
 }  // namespace cpu
 }  // namespace skein::kernels

@@ -113,34 +113,33 @@ struct SampleTokensKernel {
   static void Row(const SampleTokens::Problem& problem, const SampleTokens::Args& args, int64_t r,
                   int32_t* ids) {
     const float* z = reinterpret_cast<const float*>(args.logits.row(r));
+    const float* raw = RawRow(args.raw, z, r);
     const SampleParams& params = args.params.as<SampleParams>()[r];
     SampleRecord record;
     const float largest = Lanes<isa>().largest(z, problem.vocab);
+    const float raw_largest = raw == z ? largest : Lanes<isa>().largest(raw, problem.vocab);
     double log_sum = 0;
-    const bool usable = !std::isnan(largest) && largest != -kInfinity;
-    if (std::isnan(largest)) record.flags = kSampleNonFinite;
     if (largest == -kInfinity) record.flags = kSampleAllMasked;
+    if (std::isnan(largest) || std::isnan(raw_largest)) record.flags = kSampleNonFinite;
+    const bool usable = record.flags == 0;
     if (usable) {
-      if (largest != kInfinity) {
-        log_sum = double{largest} + ExactLog(Lanes<isa>().sum_exp(z, problem.vocab, largest));
-      }
+      log_sum = LogSum<isa>(raw, problem.vocab, raw_largest);
       record.argmax = static_cast<int32_t>(std::find(z, z + problem.vocab, largest) - z);
-      record.argmax_logprob = LogProb(largest, log_sum);
+      record.argmax_logprob = LogProb(raw[record.argmax], log_sum);
       record.token = params.temperature < 1e-5f
                          ? record.argmax
                          : Draw(z, problem.vocab, record.argmax, params, ids);
-      record.logprob = LogProb(z[record.token], log_sum);
+      record.logprob = LogProb(raw[record.token], log_sum);
     }
     *reinterpret_cast<SampleRecord*>(args.record.row(r)) = record;
     if (!args.chosen.absent()) args.chosen.as<int32_t>()[r] = record.token;
-    StoreTop(problem, args, r, usable ? params.num_top : 0, log_sum, ids);
+    StoreTop(problem, args, r, raw, usable ? params.num_top : 0, log_sum, ids);
   }
 
-  // The largest logits of the row, as far as wanted and present.
+  // The largest of the raw logits z of the row, as far as wanted and present.
   static void StoreTop(const SampleTokens::Problem& problem, const SampleTokens::Args& args,
-                       int64_t r, int64_t wanted, double log_sum, int32_t* ids) {
+                       int64_t r, const float* z, int64_t wanted, double log_sum, int32_t* ids) {
     if (problem.max_top == 0) return;
-    const float* z = reinterpret_cast<const float*>(args.logits.row(r));
     int64_t used = 0;
     if (wanted > 0) {
       const int64_t size = AllowedIds(z, problem.vocab, ids);

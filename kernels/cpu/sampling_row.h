@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/cpu/lane_kernels.h"
 #include "kernels/exact_math.h"
 #include "kernels/ops/sampling.h"
 
@@ -86,6 +87,18 @@ inline bool Truncates(const SampleParams& params) {
 // The raw logprob of a logit.
 inline float LogProb(float z, double log_sum) {
   return z == kInfinity ? 0.0f : static_cast<float>(double{z} - log_sum);
+}
+
+// Row r of the logits before any edit, of which logprobs are; `z` where nothing was edited.
+inline const float* RawRow(const TensorView& raw, const float* z, int64_t r) {
+  return raw.absent() ? z : reinterpret_cast<const float*>(raw.row(r));
+}
+
+// ln of the sum of exp(z), which LogProb takes.
+template <CpuIsa isa>
+double LogSum(const float* z, int64_t vocab, float largest) {
+  if (largest == kInfinity) return double{kInfinity};
+  return double{largest} + ExactLog(Lanes<isa>().sum_exp(z, vocab, largest));
 }
 
 // Ids of the tokens that are allowed at all, ascending; returns their number.

@@ -127,8 +127,10 @@ struct VerifyDraftsKernel {
     const int64_t vocab = problem.vocab;
     const float* z = reinterpret_cast<const float*>(args.logits.row(r));
     const float largest = Lanes<isa>().largest(z, vocab);
-    if (std::isnan(largest)) result.flags = kVerifyNonFinite;
+    const float* raw = RawRow(args.raw, z, r);
+    const float raw_largest = raw == z ? largest : Lanes<isa>().largest(raw, vocab);
     if (largest == -kInfinity) result.flags = kVerifyAllMasked;
+    if (std::isnan(largest) || std::isnan(raw_largest)) result.flags = kVerifyNonFinite;
     if (result.flags != 0) return result;
     const Distribution p(z, vocab, largest, params.sampling, ids);
     const int32_t draft = params.draft_token;
@@ -146,11 +148,9 @@ struct VerifyDraftsKernel {
       Compare(
           p, [draft](int32_t v) { return v == draft ? 1.0 : 0.0; }, vocab, params, result);
     }
-    const double log_sum =
-        largest == kInfinity ? 0
-                             : double{largest} + ExactLog(Lanes<isa>().sum_exp(z, vocab, largest));
-    result.draft_logprob = LogProb(z[draft], log_sum);
-    result.recovered_logprob = LogProb(z[result.recovered], log_sum);
+    const double log_sum = LogSum<isa>(raw, vocab, raw_largest);
+    result.draft_logprob = LogProb(raw[draft], log_sum);
+    result.recovered_logprob = LogProb(raw[result.recovered], log_sum);
     return result;
   }
 

@@ -25,7 +25,7 @@ struct SampleParams {
 struct SampleRecord {
   int32_t token = -1;  // chosen token; -1: no allowed token
   int32_t argmax = -1;
-  float logprob = 0;  // raw: logit - logsumexp of the row as given (no temperature, no cut)
+  float logprob = 0;  // raw: logit - logsumexp of the row (no edit, no temperature, no cut)
   float argmax_logprob = 0;
   uint32_t flags = 0;  // kSampleNonFinite, kSampleAllMasked
 };
@@ -36,6 +36,8 @@ inline constexpr uint32_t kSampleAllMasked = 2;  // every logit is -inf; token i
 // catalogue 6.4 with the row's stream at (seed, position), decided in f64. Greedy: argmax, the
 // lowest id on ties, no random number. Equal logits: the lower id first, everywhere.
 //   logits [R, V] wide;  params [R] SampleParams (kU8 view)
+//   raw [R, V] wide (optional): the logits before EditLogits, of which logprobs and top_id are;
+//     absent where nothing was edited. A NaN in either is kSampleNonFinite
 //   record [R, sizeof(SampleRecord)] u8, rows aligned to 4 bytes
 //   top_id [R, n] i32, top_logprob [R, n] f32 (optional): the num_top largest logits, descending,
 //   raw logprobs; unused entries -1 and 0
@@ -49,7 +51,9 @@ struct SampleTokens {
     int max_rows = 0;
   };
   struct Args {
-    TensorView logits, params, record, top_id, top_logprob, chosen;
+    TensorView logits;
+    TensorView raw = {};
+    TensorView params, record, top_id, top_logprob, chosen;
   };
 };
 
@@ -78,7 +82,8 @@ inline constexpr int32_t kVerifyDraftMissing = 4;  // q(draft) is 0 or draft_log
 
 // What rejection sampling needs of a row (catalogue 7.2, 7.3): p and q are the target's and the
 // draft's distributions after temperature and truncation, computed in f64.
-//   logits [R, V] wide; draft_logits [D, V] wide, row draft_row is read for rows of form kLogits;
+//   logits, raw [R, V] wide, as in SampleTokens; draft_logits [D, V] wide, row draft_row is read
+//   for rows of form kLogits;
 //     may be absent
 //   params [R] VerifyParams (kU8 view)
 //   target_probability, draft_probability [R] f32: p(draft), q(draft)
@@ -95,7 +100,9 @@ struct VerifyDrafts {
     int max_rows = 0;
   };
   struct Args {
-    TensorView logits, draft_logits, params;
+    TensorView logits;
+    TensorView raw = {};
+    TensorView draft_logits, params;
     TensorView target_probability, draft_probability, residual_mass, recovered, draft_logprob,
         recovered_logprob, flags;
   };

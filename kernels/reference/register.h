@@ -26,6 +26,7 @@ absl::Status RegisterKvCache(KernelRegistry& registry);
 absl::Status RegisterIndexer(KernelRegistry& registry);
 absl::Status RegisterAttention(KernelRegistry& registry);
 absl::Status RegisterSampling(KernelRegistry& registry);
+absl::Status RegisterLogitEdits(KernelRegistry& registry);
 
 }  // namespace reference
 }  // namespace skein::kernels

@@ -16,6 +16,23 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+bool HasNan(const std::vector<double>& z) {
+  return std::any_of(z.begin(), z.end(), [](double v) { return std::isnan(v); });
+}
+
+// Row r of the logits before any edit, of which logprobs are; `z` where nothing was edited.
+std::vector<double> RawRow(const TensorView& raw, const std::vector<double>& z, int64_t r) {
+  return raw.absent() ? z : LoadRow<double>(raw, r);
+}
+
+double LogSum(const std::vector<double>& z) {
+  const double largest = *std::max_element(z.begin(), z.end());
+  if (largest == kInfinity) return kInfinity;
+  double sum = 0;
+  for (const double value : z) sum += std::exp(value - largest);
+  return largest + std::log(sum);
+}
+
 // Token ids by descending logit, the lower id first on equal logits; -inf is not allowed.
 std::vector<int32_t> AllowedDescending(const std::vector<double>& z) {
   std::vector<int32_t> ids;
@@ -98,29 +115,28 @@ struct SampleTokensKernel {
   }
   static void Row(const SampleTokens::Problem& problem, const SampleTokens::Args& args, int64_t r) {
     const std::vector<double> z = LoadRow<double>(args.logits, r);
+    const std::vector<double> raw = RawRow(args.raw, z, r);
     const SampleParams& params = args.params.as<SampleParams>()[r];
     SampleRecord record;
     std::vector<int32_t> ids;
     double log_sum = 0;
-    if (std::any_of(z.begin(), z.end(), [](double v) { return std::isnan(v); })) {
+    if (HasNan(z) || HasNan(raw)) {
       record.flags = kSampleNonFinite;
     } else {
       ids = AllowedDescending(z);
       if (ids.empty()) record.flags = kSampleAllMasked;
     }
-    const auto logprob = [&z, &log_sum](int32_t id) {
-      const double value = z[static_cast<size_t>(id)];
+    const auto logprob = [&raw, &log_sum](int32_t id) {
+      const double value = raw[static_cast<size_t>(id)];
       return value == kInfinity ? 0.0f : static_cast<float>(value - log_sum);
     };
     if (!ids.empty()) {
-      const double largest = z[static_cast<size_t>(ids[0])];
-      double sum = 0;
-      for (const double value : z) sum += std::exp(value - largest);
-      log_sum = largest == kInfinity ? kInfinity : largest + std::log(sum);
+      log_sum = LogSum(raw);
       record.argmax = ids[0];
       record.argmax_logprob = logprob(ids[0]);
       record.token = params.temperature < 1e-5f ? ids[0] : Draw(z, params, ids);
       record.logprob = logprob(record.token);
+      ids = AllowedDescending(raw);
     }
     *reinterpret_cast<SampleRecord*>(args.record.row(r)) = record;
     if (!args.chosen.absent()) args.chosen.as<int32_t>()[r] = record.token;
@@ -142,7 +158,7 @@ absl::Status SampleTokensSupports(const SampleTokens::Problem& problem) {
 // Probability of each token of a row under temperature and truncation; empty when the row has a NaN
 // or allows nothing.
 std::vector<double> Distribution(const std::vector<double>& z, const SampleParams& params) {
-  if (std::any_of(z.begin(), z.end(), [](double v) { return std::isnan(v); })) return {};
+  if (HasNan(z)) return {};
   std::vector<int32_t> ids = AllowedDescending(z);
   if (ids.empty()) return {};
   std::vector<double> p(z.size(), 0);
@@ -161,14 +177,6 @@ std::vector<double> Distribution(const std::vector<double>& z, const SampleParam
   }
   for (double& value : p) value /= sum;
   return p;
-}
-
-double LogSum(const std::vector<double>& z) {
-  const double largest = *std::max_element(z.begin(), z.end());
-  if (largest == kInfinity) return kInfinity;
-  double sum = 0;
-  for (const double value : z) sum += std::exp(value - largest);
-  return largest + std::log(sum);
 }
 
 // The winner of the race over `weight` (not normalised) with the RESIDUAL stream; -1 if all are 0.
@@ -215,10 +223,10 @@ struct VerifyDraftsKernel {
     const int64_t draft_rows = args.draft_logits.absent() ? 0 : args.draft_logits.dim(0);
     if (!HasDraft(params, problem.vocab, draft_rows)) return result;
     const std::vector<double> z = LoadRow<double>(args.logits, r);
+    const std::vector<double> raw = RawRow(args.raw, z, r);
     const std::vector<double> p = Distribution(z, params.sampling);
-    if (p.empty()) {
-      const bool nan = std::any_of(z.begin(), z.end(), [](double v) { return std::isnan(v); });
-      result.flags = nan ? kVerifyNonFinite : kVerifyAllMasked;
+    if (p.empty() || HasNan(raw)) {
+      result.flags = HasNan(z) || HasNan(raw) ? kVerifyNonFinite : kVerifyAllMasked;
       return result;
     }
     const auto draft = static_cast<size_t>(params.draft_token);
@@ -239,8 +247,8 @@ struct VerifyDraftsKernel {
     result.target = p[draft];
     result.draft = q[draft];
     result.recovered = DrawResidual(result.mass > kResidualMassMin ? residual : p, params.sampling);
-    const double log_sum = LogSum(z);
-    const auto logprob = [&](size_t v) { return z[v] == kInfinity ? 0 : z[v] - log_sum; };
+    const double log_sum = LogSum(raw);
+    const auto logprob = [&](size_t v) { return raw[v] == kInfinity ? 0 : raw[v] - log_sum; };
     result.draft_logprob = logprob(draft);
     result.recovered_logprob = logprob(static_cast<size_t>(result.recovered));
     return result;

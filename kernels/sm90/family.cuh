@@ -71,5 +71,6 @@ absl::Status RegisterKvCache(KernelRegistry& registry);
 absl::Status RegisterIndexer(KernelRegistry& registry);
 absl::Status RegisterAttention(KernelRegistry& registry);
 absl::Status RegisterSampling(KernelRegistry& registry);
+absl::Status RegisterLogitEdits(KernelRegistry& registry);
 
 }  // namespace skein::kernels::sm90

@@ -9,7 +9,7 @@ absl::Status RegisterSm90Kernels(KernelRegistry& registry) {
        {&sm90::RegisterQuant, &sm90::RegisterGemm, &sm90::RegisterNormRope,
         &sm90::RegisterHyperConnection, &sm90::RegisterMoe, &sm90::RegisterEngram,
         &sm90::RegisterCompressor, &sm90::RegisterKvCache, &sm90::RegisterIndexer,
-        &sm90::RegisterAttention, &sm90::RegisterSampling}) {
+        &sm90::RegisterAttention, &sm90::RegisterSampling, &sm90::RegisterLogitEdits}) {
     if (absl::Status status = family(registry); !status.ok()) return status;
   }
   return absl::OkStatus();

@@ -66,6 +66,8 @@ __device__ RowFacts LookAt(const float* z, int vocab, Scratch& scratch) {
   return facts;
 }
 
+__device__ bool IsNan(const RowFacts& facts) { return facts.largest != facts.largest; }
+
 __device__ float LogProb(const RowFacts& facts, int token) {
   const float z = facts.z[token];
   return z == kInf ? 0.0f : static_cast<float>(double{z} - facts.log_sum);
@@ -287,26 +289,30 @@ __device__ void StoreTop(const RowFacts& facts, int wanted, int64_t r, const Top
 }
 
 __global__ void __launch_bounds__(kThreads)
-    SampleTokensKernel(const float* logits, int64_t step, int vocab, const SampleParams* params,
-                       uint8_t* record, int64_t record_step, int32_t* chosen, TopParameters top) {
+    SampleTokensKernel(const float* logits, int64_t step, const float* raw, int64_t raw_step,
+                       int vocab, const SampleParams* params, uint8_t* record, int64_t record_step,
+                       int32_t* chosen, TopParameters top) {
   __shared__ Scratch scratch;
   const int64_t r = blockIdx.x;
   const SampleParams row = params[r];
   const RowFacts facts = LookAt(logits + r * step, vocab, scratch);
+  // Logprobs are of the logits before any edit.
+  const RowFacts before = raw == nullptr ? facts : LookAt(raw + r * raw_step, vocab, scratch);
   SampleRecord out;
-  const bool usable = facts.argmax != kNone;
-  if (!usable) out.flags = facts.largest == -kInf ? kSampleAllMasked : kSampleNonFinite;
+  if (facts.largest == -kInf) out.flags = kSampleAllMasked;
+  if (IsNan(facts) || IsNan(before)) out.flags = kSampleNonFinite;
+  const bool usable = out.flags == 0;
   if (usable) {
     out.argmax = facts.argmax;
-    out.argmax_logprob = LogProb(facts, facts.argmax);
+    out.argmax_logprob = LogProb(before, facts.argmax);
     out.token = Draw(facts, row, scratch);
-    out.logprob = LogProb(facts, out.token);
+    out.logprob = LogProb(before, out.token);
   }
   if (threadIdx.x == 0) {
     *reinterpret_cast<SampleRecord*>(record + r * record_step) = out;
     if (chosen != nullptr) chosen[r] = out.token;
   }
-  StoreTop(facts, usable ? row.num_top : 0, r, top, scratch);
+  StoreTop(before, usable ? row.num_top : 0, r, top, scratch);
 }
 
 struct SampleTokensOp {
@@ -331,12 +337,13 @@ struct SampleTokensOp {
       top.logprob = args.top_logprob.as<float>();
       top.logprob_step = args.top_logprob.step(0);
     }
-    return cuda::Launch(SampleTokens::kId, SampleTokensKernel,
-                        dim3(static_cast<unsigned>(args.logits.dim(0))), kThreads, 0, stream,
-                        args.logits.as<float>(), args.logits.step(0), problem.vocab,
-                        args.params.as<SampleParams>(), args.record.as<uint8_t>(),
-                        args.record.step(0),
-                        args.chosen.absent() ? nullptr : args.chosen.as<int32_t>(), top);
+    return cuda::Launch(
+        SampleTokens::kId, SampleTokensKernel, dim3(static_cast<unsigned>(args.logits.dim(0))),
+        kThreads, 0, stream, args.logits.as<float>(), args.logits.step(0),
+        args.raw.absent() ? nullptr : args.raw.as<float>(),
+        args.raw.absent() ? 0 : args.raw.step(0), problem.vocab, args.params.as<SampleParams>(),
+        args.record.as<uint8_t>(), args.record.step(0),
+        args.chosen.absent() ? nullptr : args.chosen.as<int32_t>(), top);
   }
 };
 
@@ -380,6 +387,8 @@ __device__ Distribution Spread(const float* z, int vocab, const SampleParams& pa
 struct VerifyParameters {
   const float* logits;
   int64_t logits_step;
+  const float* raw;  // null: the logits
+  int64_t raw_step;
   const float* draft_logits;
   int64_t draft_step, draft_rows;
   int vocab;
@@ -403,8 +412,11 @@ __device__ VerifyResult Verify(const VerifyParameters& p, int64_t r, Scratch& sc
   const SampleParams& params = row.sampling;
   if (!HasDraft(row, p.vocab, p.draft_rows)) return result;
   const Distribution target = Spread(p.logits + r * p.logits_step, p.vocab, params, scratch);
-  if (target.total == 0) {
-    result.flags = target.facts.largest == -kInf ? kVerifyAllMasked : kVerifyNonFinite;
+  const RowFacts before =
+      p.raw == nullptr ? target.facts : LookAt(p.raw + r * p.raw_step, p.vocab, scratch);
+  if (target.total == 0 || IsNan(before)) {
+    const bool nan = IsNan(target.facts) || IsNan(before);
+    result.flags = nan ? kVerifyNonFinite : kVerifyAllMasked;
     return result;
   }
   Distribution draft;
@@ -435,8 +447,8 @@ __device__ VerifyResult Verify(const VerifyParameters& p, int64_t r, Scratch& sc
     return true;
   };
   result.recovered = Race(p.vocab, params, RandomPurpose::kResidual, enter, scratch);
-  result.draft_logprob = LogProb(target.facts, row.draft_token);
-  result.recovered_logprob = LogProb(target.facts, result.recovered);
+  result.draft_logprob = LogProb(before, row.draft_token);
+  result.recovered_logprob = LogProb(before, result.recovered);
   return result;
 }
 
@@ -465,6 +477,8 @@ struct VerifyDraftsOp {
     VerifyParameters p;
     p.logits = args.logits.as<float>();
     p.logits_step = args.logits.step(0);
+    p.raw = args.raw.absent() ? nullptr : args.raw.as<float>();
+    p.raw_step = args.raw.absent() ? 0 : args.raw.step(0);
     p.draft_logits = args.draft_logits.absent() ? nullptr : args.draft_logits.as<float>();
     p.draft_step = args.draft_logits.absent() ? 0 : args.draft_logits.step(0);
     p.draft_rows = args.draft_logits.absent() ? 0 : args.draft_logits.dim(0);

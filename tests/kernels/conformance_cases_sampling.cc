@@ -1,8 +1,10 @@
-// Calls of the sampler: every truncation, greedy rows, masked rows, rows with NaN, ties.
+// Calls of the sampler, with the edits before it: every truncation, greedy rows, masked rows, rows
+// with NaN, ties.
 #include <cstddef>
 #include <limits>
 
 #include "kernels/ops/draft.h"
+#include "kernels/ops/logit_edits.h"
 #include "kernels/ops/sampling.h"
 #include "tests/kernels/conformance.h"
 
@@ -33,10 +35,18 @@ double Logit(uint32_t id, int64_t v) {
   return 3.0 * static_cast<double>(random.Bell());
 }
 
-Instance SampleCall(const Rows& rows, int vocab) {
+// A row before its edits: the sampled logits are another's, so nothing can be taken for the other.
+double RawLogit(uint32_t id, int64_t v) {
+  TestRandom random(67, id * 8192 + static_cast<uint32_t>(v));
+  return id % 13 == 11 && v == 70 ? std::numeric_limits<double>::infinity()
+                                  : 3.0 * static_cast<double>(random.Bell());
+}
+
+Instance SampleCall(const Rows& rows, int vocab, bool edited) {
   CallBuilder call(rows);
   SampleTokens::Args args;
   args.logits = call.InBy(DType::kF32, {vocab}, Logit);
+  if (edited) args.raw = call.InBy(DType::kF32, {vocab}, RawLogit);
   args.params = call.InBy(DType::kU8, {sizeof(SampleParams)}, [](uint32_t id, int64_t byte) {
     // What follows the last member is padding, with no value of its own.
     constexpr size_t kUsed = offsetof(SampleParams, purpose) + sizeof(RandomPurpose);
@@ -84,10 +94,11 @@ double DraftLogit(uint32_t id, int64_t v) {
   return 2.0 * static_cast<double>(random.Bell());
 }
 
-Instance VerifyCall(const Rows& rows, int vocab) {
+Instance VerifyCall(const Rows& rows, int vocab, bool edited) {
   CallBuilder call(rows);
   VerifyDrafts::Args args;
   args.logits = call.InBy(DType::kF32, {vocab}, Logit);
+  if (edited) args.raw = call.InBy(DType::kF32, {vocab}, RawLogit);
   args.draft_logits = call.SharedBy(DType::kF32, {kDraftRows, vocab}, [vocab](int64_t i) {
     return DraftLogit(static_cast<uint32_t>(i / vocab), i % vocab);
   });
@@ -106,6 +117,70 @@ Instance VerifyCall(const Rows& rows, int vocab) {
   args.recovered_logprob = out("recovered_logprob");
   args.flags = call.Out("flags", DType::kI32, {}, Tolerance::kBits);
   return call.Finish<VerifyDrafts>({vocab, DType::kF32, static_cast<int>(rows.size())}, args);
+}
+
+constexpr int kEntries = 35;
+constexpr int kEntriesOfRow = 7;
+constexpr int kMaskRows = 4;
+
+// Entry i: tokens differ among those of a row, and one in six is outside the vocabulary.
+TokenEdit EntryOf(int64_t i, int vocab) {
+  TokenEdit entry;
+  entry.token = static_cast<int32_t>((i * 37 + 5) % vocab);
+  if (i % 6 == 4) entry.token = i % 12 == 4 ? -1 : vocab;
+  entry.output_count = static_cast<int32_t>(i % 4);
+  entry.in_prompt = i % 3 == 0 ? 1 : 0;
+  entry.bias = i % 5 == 0   ? -std::numeric_limits<float>::infinity()
+               : i % 5 == 1 ? 0.0f
+                            : static_cast<float>(i % 7) - 3.25f;
+  return entry;
+}
+
+LogitEdit EditOf(uint32_t id) {
+  LogitEdit edit;
+  const uint32_t form = id % 8;
+  edit.mask_row = static_cast<int32_t>(id % (kMaskRows + 1)) - 1;
+  if (form == 0) return edit;
+  edit.first_entry = static_cast<int32_t>(id * kEntriesOfRow % kEntries);
+  edit.num_entries = kEntriesOfRow;
+  edit.first_draft = static_cast<int32_t>(id % 20);
+  edit.num_drafts = static_cast<int32_t>(id % 6);
+  if ((form & 1) != 0) edit.presence = 0.625f;
+  if ((form & 2) != 0) edit.frequency = -0.3f;
+  if ((form & 4) != 0) edit.repetition = id % 3 == 0 ? 0.7f : 1.3f;
+  return edit;
+}
+
+template <typename T>
+double ByteOf(const T& value, int64_t byte) {
+  return static_cast<double>(reinterpret_cast<const uint8_t*>(&value)[byte]);
+}
+
+// Masks of ones, of nothing, alternating and drawn; bits beyond the vocabulary are set.
+double MaskWord(int64_t row, int64_t word) {
+  if (row < 3) return row == 0 ? -1 : row == 1 ? 0 : 0x55555555;
+  TestRandom random(68, static_cast<uint32_t>(word));
+  return static_cast<double>(static_cast<int32_t>(random.Below(0x7fffffff)));
+}
+
+Instance EditCall(const Rows& rows, int vocab) {
+  CallBuilder call(rows);
+  EditLogits::Args args;
+  args.raw = call.InBy(DType::kF32, {vocab}, Logit);
+  args.edits = call.InBy(DType::kU8, {sizeof(LogitEdit)},
+                         [](uint32_t id, int64_t byte) { return ByteOf(EditOf(id), byte); });
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(TokenEdit));
+  args.entries = call.SharedBy(DType::kU8, {kEntries, kBytes}, [vocab](int64_t i) {
+    return ByteOf(EntryOf(i / kBytes, vocab), i % kBytes);
+  });
+  args.drafts = call.SharedBy(DType::kI32, {32}, [vocab](int64_t i) {
+    return static_cast<double>(EntryOf(i * 3 % kEntries, vocab).token);
+  });
+  const int64_t words = MaskWords(vocab);
+  args.mask = call.SharedBy(DType::kI32, {kMaskRows, words},
+                            [words](int64_t i) { return MaskWord(i / words, i % words); });
+  args.logits = call.Out("logits", DType::kF32, {vocab}, Tolerance::kBits);
+  return call.Finish<EditLogits>({vocab, DType::kF32}, args);
 }
 
 constexpr int kPlacedVocab = 97;
@@ -141,10 +216,17 @@ Instance PlaceCall(const Rows& rows, int depth, int order) {
 
 void AddSamplingCases(std::vector<Case>& cases) {
   for (const int vocab : {101, 503, 1501}) {
-    cases.push_back({OpId::kSampleTokens, "vocabulary " + std::to_string(vocab),
-                     [vocab](const Rows& rows) { return SampleCall(rows, vocab); }});
-    cases.push_back({OpId::kVerifyDrafts, "vocabulary " + std::to_string(vocab),
-                     [vocab](const Rows& rows) { return VerifyCall(rows, vocab); }});
+    for (const bool edited : {false, true}) {
+      const std::string name = "vocabulary " + std::to_string(vocab) + (edited ? ", edited" : "");
+      cases.push_back({OpId::kSampleTokens, name, [vocab, edited](const Rows& rows) {
+                         return SampleCall(rows, vocab, edited);
+                       }});
+      cases.push_back({OpId::kVerifyDrafts, name, [vocab, edited](const Rows& rows) {
+                         return VerifyCall(rows, vocab, edited);
+                       }});
+    }
+    cases.push_back({OpId::kEditLogits, "vocabulary " + std::to_string(vocab),
+                     [vocab](const Rows& rows) { return EditCall(rows, vocab); }});
   }
   for (const int order : {0, 4}) {
     cases.push_back({OpId::kPlaceDrafts, order == 0 ? "tokens alone" : "with 4-grams",

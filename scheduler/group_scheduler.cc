@@ -36,6 +36,11 @@ uint32_t GroupScheduler::num_running() const {
 
 absl::Status GroupScheduler::CheckFits(const Sequence& sequence) const {
   if (!epoch_) return absl::OkStatus();
+  if (sequence.sampling.edits != nullptr && !geometry_.edits_logits) {
+    return absl::UnavailableError(
+        "the worker is of a version without penalties, biases and token lists; try again when the "
+        "rollout has ended");
+  }
   if (sequence.length() >= geometry_.max_model_len) {
     return absl::InvalidArgumentError(
         absl::StrCat("the prompt has ", sequence.length(), " tokens, max_model_len is ",
@@ -246,6 +251,9 @@ void GroupScheduler::AddStep(Sequence& sequence, uint32_t chunk, uint32_t depth,
   step.draft_depth = depth;
   step.min_survival = depth > 0 ? drafting_.min_survival : 0;
   step.feed_drafter = drafting_.feed_drafter && sequence.speculation.enabled;
+  if (sequence.fresh_slot && sequence.sampling.edits != nullptr) {
+    step.edits.value = EditsOf(sequence);
+  }
   in_flight_[plan.lane].parts.push_back({&sequence, sequence.id, step.sample, chunk, depth});
 }
 

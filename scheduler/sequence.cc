@@ -17,4 +17,15 @@ std::optional<EndReason> EndOf(const Sequence& sequence, uint32_t max_model_len)
   return std::nullopt;
 }
 
+std::shared_ptr<const protocol::SequenceEdits> EditsOf(const Sequence& sequence) {
+  auto out = std::make_shared<protocol::SequenceEdits>();
+  out->edits = *sequence.sampling.edits;
+  out->prompt_length = sequence.prompt_length;
+  const bool counts_prompt = out->edits.repetition_penalty != 1;
+  out->history_begin = counts_prompt ? 0 : std::min(sequence.prompt_length, sequence.planned);
+  out->history.assign(sequence.tokens.begin() + out->history_begin,
+                      sequence.tokens.begin() + sequence.planned);
+  return out;
+}
+
 }  // namespace skein::scheduler

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "protocol/base/ids.h"
 #include "protocol/messages/sampling_params.h"
+#include "protocol/messages/step.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/speculation_policy.h"
 #include "scheduler/suspicion.h"
@@ -91,5 +93,9 @@ struct ServiceOrder {
 // Why the newest token ends the sequence, if it does.
 enum class EndReason : uint8_t { kStopToken, kLength };
 std::optional<EndReason> EndOf(const Sequence& sequence, uint32_t max_model_len);
+
+// What a worker is told of the sequence's edits with its slot: tokens that its steps will not
+// bring. The sequence has some.
+std::shared_ptr<const protocol::SequenceEdits> EditsOf(const Sequence& sequence);
 
 }  // namespace skein::scheduler

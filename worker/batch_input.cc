@@ -26,7 +26,8 @@ BatchInput::BatchInput(const ModelSpec& spec, const ModelLimits& limits, const K
       token_map_(token_map),
       plain_(spec.rope, spec.rope_dim, false),
       compress_(spec.rope, spec.rope_dim, true),
-      table_(static_cast<size_t>(slots.num_slots())) {
+      table_(static_cast<size_t>(slots.num_slots())),
+      editor_(spec.vocab, limits, slots.num_slots(), arena) {
   std::set<int> ratios;
   for (const LayerSpec& layer : spec.layers) {
     if (layer.ratio > 0) ratios.insert(layer.ratio);
@@ -85,6 +86,17 @@ ModelBatch BatchInput::Layout(const Shape& shape, Staging& staging) const {
 
 void BatchInput::Reset() {
   for (Slot& slot : table_) slot = Slot{};
+  editor_.Reset();
+}
+
+bool BatchInput::Edits(const StepPlan& plan) const {
+  return std::any_of(plan.sequences.begin(), plan.sequences.end(),
+                     [this](const SequenceStep& step) { return editor_.Edits(step); });
+}
+
+absl::Status BatchInput::Upload() const {
+  SKEIN_RETURN_IF_ERROR(staging_.CopyIn());
+  return batch_.edits.edits.absent() ? absl::OkStatus() : editor_.Upload();
 }
 
 namespace {
@@ -172,6 +184,7 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
                                limits_.max_top));
   }
   SKEIN_RETURN_IF_ERROR(CheckIds(step));
+  SKEIN_RETURN_IF_ERROR(editor_.Check(step));
   return CheckDrafts(step);
 }
 
@@ -366,11 +379,13 @@ void BatchInput::FillSequence(const SequenceStep& planned, const SequenceDrafts&
   step.tokens.insert(step.tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
   OpenSlot(step, index, batch_.num_rows);
   Settle(step, {}, batch_.feeds_drafter);
+  editor_.Take(planned);
   for (size_t offset = 0; offset < step.tokens.size(); ++offset) {
     FillRow(step, index, offset, batch_.num_rows++);
   }
   if (step.sample) {
     FillSample(step, drafts, batch_.num_rows - 1, batch_.num_samples);
+    editor_.Edit(planned, drafts.tokens, batch_.num_samples);
     batch_.num_samples += 1 + static_cast<int>(drafts.tokens.size());
   }
   // Columns that the last row sees, also when the step completes no group.
@@ -388,6 +403,7 @@ void BatchInput::FillDecode(const SequenceStep& planned, const DecodeShape& shap
   step.tokens.insert(step.tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
   const int first_row = index * (1 + shape.depth);
   OpenSlot(step, index, first_row);
+  editor_.Take(planned);
   full_.draft_count.as<int32_t>()[index] = static_cast<int32_t>(planned.draft_depth);
   for (size_t offset = 0; offset < step.tokens.size(); ++offset) {
     FillRow(step, index, offset, first_row + static_cast<int>(offset));
@@ -472,11 +488,14 @@ const ModelBatch& BatchInput::Build(const StepPlan& plan, std::span<const Sequen
   full_ = Layout(shape, staging_);
   full_.draft_count = {};
   batch_ = full_;
+  const bool edits = Edits(plan);
+  if (edits) editor_.Begin(shape.samples);
   batch_.feeds_drafter = std::any_of(plan.sequences.begin(), plan.sequences.end(),
                                      [](const SequenceStep& step) { return step.feed_drafter; });
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     FillSequence(plan.sequences[i], drafts[i], static_cast<int>(i));
   }
+  if (edits) batch_.edits = editor_.Finish();
   Narrow();
   MoveToDevice();
   return batch_;

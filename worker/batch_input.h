@@ -9,6 +9,7 @@
 #include "protocol/messages/step.h"
 #include "worker/cache/kv_cache.h"
 #include "worker/cache/state_slots.h"
+#include "worker/logit_editor.h"
 #include "worker/model/activations.h"
 #include "worker/model/model.h"
 #include "worker/model/model_batch.h"
@@ -44,10 +45,12 @@ class BatchInput {
   const ModelBatch& BuildDecode(const protocol::StepPlan& plan, const DecodeShape& shape);
   // What became of a sequence of the last step: its drafts that were kept.
   void Settle(const protocol::SequenceStep& step, std::span<const int32_t> drafts, bool feeds);
+  // Whether a sequence of the plan has edits of its logits. Such a step is not recorded.
+  bool Edits(const protocol::StepPlan& plan) const;
   // Compressed ids by token, as the device has them; absent without Engram.
   const kernels::TensorView& token_map() const { return device_token_map_; }
-  // Queues the one copy that brings the batch to the device.
-  absl::Status Upload() const { return staging_.CopyIn(); }
+  // Queues the copy that brings the batch to the device, and that of its edits.
+  absl::Status Upload() const;
 
   // Forgets every slot: the epoch is over.
   void Reset();
@@ -97,6 +100,7 @@ class BatchInput {
   std::vector<int> ratios_;  // of the model, ascending
   kernels::TensorView ring_source_;
   kernels::TensorView device_token_map_;
+  LogitEditor editor_;
   Staging staging_;
   ModelBatch full_;   // of the current plan, on the host's side, at capacity
   ModelBatch batch_;  // narrowed; in the end on the device's side

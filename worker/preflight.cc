@@ -184,6 +184,7 @@ protocol::CacheGeometry Geometry(const LoadOptions& options) {
   geometry.max_rows = static_cast<uint32_t>(options.limits.max_rows);
   geometry.max_model_len = static_cast<uint32_t>(options.limits.max_model_len);
   geometry.max_draft_tokens = static_cast<uint32_t>(options.limits.max_drafts);
+  geometry.edits_logits = true;
   return geometry;
 }
 

@@ -215,8 +215,9 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
   if (const absl::Status status = model.input().Check(plan); !status.ok()) {
     return end(StepStatus::kRefused, status);
   }
-  const std::optional<DecodeShape> shape =
-      model.graphs() != nullptr ? model.graphs()->Fit(plan) : std::nullopt;
+  const std::optional<DecodeShape> shape = model.graphs() != nullptr && !model.input().Edits(plan)
+                                               ? model.graphs()->Fit(plan)
+                                               : std::nullopt;
   const absl::StatusOr<StepOutcome> outcome =
       shape ? RunRecorded(model, plan, *shape) : RunQueued(model, plan);
   if (!outcome.ok()) {

@@ -1,4 +1,4 @@
-// One Write and one Read per message, then the two entry points. The only file that knows KJ.
+// One Write and one Read per message, then the two entry points. Only this folder knows KJ.
 // Must never read a list before its size was checked.
 #include "protocol/codec/codec.h"
 
@@ -15,20 +15,13 @@
 #include "absl/status/status.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
+#include "protocol/codec/edits_codec.h"
+#include "protocol/codec/list_limits.h"
 #include "protocol/schema/control.capnp.h"
 #include "protocol/schema/step.capnp.h"
 
 namespace skein::protocol {
 namespace {
-
-absl::Status TooLarge(std::string_view field, size_t size, size_t limit) {
-  return absl::ResourceExhaustedError(
-      Concat(field, " has ", size, " entries; at most ", limit, " fit a message"));
-}
-
-absl::Status Malformed(std::string_view field, std::string_view reason) {
-  return absl::InvalidArgumentError(Concat(field, ": ", reason));
-}
 
 // Copies the text of a message, cut to what a message may hold: texts are only for people.
 template <typename Setter>
@@ -42,14 +35,6 @@ absl::Status ReadText(capnp::Text::Reader text, std::string_view field, std::str
     return Malformed(field, Concat(text.size(), " bytes; at most ", kTextBytesMax));
   }
   out.assign(text.begin(), text.size());
-  return absl::OkStatus();
-}
-
-template <typename List>
-absl::Status CheckSize(const List& list, std::string_view field, size_t limit) {
-  if (list.size() > limit) {
-    return Malformed(field, Concat(list.size(), " entries; at most ", limit));
-  }
   return absl::OkStatus();
 }
 
@@ -87,7 +72,7 @@ absl::Status Write(const SequenceStep& in, wire::SequenceStep::Builder out) {
   auto drafts = out.initProvidedDrafts(static_cast<uint32_t>(in.provided_drafts.size()));
   for (uint32_t i = 0; i < drafts.size(); ++i) drafts.set(i, in.provided_drafts[i]);
   out.setFeedDrafter(in.feed_drafter);
-  return absl::OkStatus();
+  return WriteEdits(in, out);
 }
 
 absl::Status ReadSampling(wire::RowSampling::Reader in, RowSampling& out) {
@@ -146,6 +131,7 @@ absl::Status Read(wire::SequenceStep::Reader in, SequenceStep& out) {
   for (const uint32_t block : blocks) out.new_blocks.push_back(BlockId(block));
   out.sample = in.getSample();
   SKEIN_RETURN_IF_ERROR(ReadSpeculation(in, out));
+  SKEIN_RETURN_IF_ERROR(ReadEdits(in, out));
   return ReadSampling(in.getSampling(), out.sampling);
 }
 
@@ -313,6 +299,7 @@ absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) 
   geometry.setMaxRows(in.geometry.max_rows);
   geometry.setMaxModelLen(in.geometry.max_model_len);
   geometry.setMaxDraftTokens(in.geometry.max_draft_tokens);
+  geometry.setEditsLogits(in.geometry.edits_logits);
   return absl::OkStatus();
 }
 
@@ -351,6 +338,7 @@ absl::Status Read(wire::RegisterWorker::Reader in, RegisterWorker& out) {
   out.geometry.max_rows = geometry.getMaxRows();
   out.geometry.max_model_len = geometry.getMaxModelLen();
   out.geometry.max_draft_tokens = geometry.getMaxDraftTokens();
+  out.geometry.edits_logits = geometry.getEditsLogits();
   return absl::OkStatus();
 }
 

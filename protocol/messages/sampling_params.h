@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +12,25 @@ namespace skein::protocol {
 
 // Below this temperature a request is greedy (catalogue 6.1).
 inline constexpr float kGreedyTemperature = 1e-5F;
+
+// An addition to the logit of a token; -infinity: the token is never chosen.
+struct TokenBias {
+  int32_t token = -1;
+  float bias = 0;
+  friend bool operator==(const TokenBias&, const TokenBias&) = default;
+};
+
+// What a request asks to be done to its logits before a token is drawn, in the order mask,
+// penalties, bias (catalogue 6.1). The same for its whole life.
+struct LogitEdits {
+  float presence_penalty = 0;                        // -2..2, of tokens in the output
+  float frequency_penalty = 0;                       // -2..2, for each time in the output
+  float repetition_penalty = 1;                      // (0, 2], of tokens in prompt or output
+  std::vector<TokenBias> bias = {};                  // at most one per token
+  std::vector<int32_t> allowed_tokens = {};          // empty: all
+  std::vector<std::vector<int32_t>> bad_words = {};  // sequences that the output never completes
+  friend bool operator==(const LogitEdits&, const LogitEdits&) = default;
+};
 
 // How a drawn token is decided. Greedy whenever the temperature is below kGreedyTemperature.
 struct SamplingParams {
@@ -22,6 +42,7 @@ struct SamplingParams {
   bool has_seed = false;         // the client gave it: same tokens again is promised
   int32_t num_top_logprobs = 0;  // 0..20, most likely alternatives wanted per token
   bool logprobs = false;         // raw logprob of each emitted token wanted
+  std::shared_ptr<const LogitEdits> edits = nullptr;  // null: none
 };
 
 // When a generation ends.

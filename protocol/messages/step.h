@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct CacheGeometry {
   uint32_t max_rows = 0;          // tokens of one step
   uint32_t max_model_len = 0;     // tokens of one sequence
   uint32_t max_draft_tokens = 0;  // that its draft head proposes in one step; 0: it has none
+  bool edits_logits = false;      // it knows SequenceStep::edits and masks
   friend bool operator==(const CacheGeometry&, const CacheGeometry&) = default;
 };
 
@@ -32,6 +34,25 @@ struct RowSampling {
   uint64_t seed = 0;
   int32_t num_top_logprobs = 0;
   friend bool operator==(const RowSampling&, const RowSampling&) = default;
+};
+
+// The edits of a sequence's logits, told to a worker with its slot.
+struct SequenceEdits {
+  LogitEdits edits;
+  uint32_t prompt_length = 0;
+  // Tokens from position history_begin up to the first of the step: what the worker does not
+  // compute itself. Those before it are not counted.
+  uint32_t history_begin = 0;
+  std::vector<int32_t> history = {};
+  friend bool operator==(const SequenceEdits&, const SequenceEdits&) = default;
+};
+
+// A value that several hold and nobody changes, or none; compared by value.
+struct SharedEdits {
+  std::shared_ptr<const SequenceEdits> value = nullptr;
+  friend bool operator==(const SharedEdits& a, const SharedEdits& b) {
+    return a.value == b.value || (a.value && b.value && *a.value == *b.value);
+  }
 };
 
 // Tokens of one sequence in one step; without memory of their own while they are few, as in
@@ -59,6 +80,12 @@ struct SequenceStep {
   float min_survival = 0;
   std::vector<int32_t> provided_drafts;  // verified as they are; draft_depth is then 0
   bool feed_drafter = false;             // keep the draft head's state of this sequence up to date
+  // With fresh_slot alone: the edits of the sequence for as long as it has the slot.
+  SharedEdits edits = {};
+  // Masks of this step's sampled rows, none or one for each: the row after `tokens` and those of
+  // provided drafts; draft_depth is then 0. Bit v % 32 of word v / 32: token v is allowed. A mask
+  // of zeros gives kRowAllMasked.
+  std::vector<std::vector<uint32_t>> masks = {};
   friend bool operator==(const SequenceStep&, const SequenceStep&) = default;
 };
 

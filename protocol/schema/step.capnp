@@ -14,6 +14,23 @@ struct RowSampling {
   numTopLogprobs @5 :Int32;
 }
 
+struct TokenBias {
+  token @0 :Int32;
+  bias @1 :Float32;
+}
+
+struct SequenceEdits {
+  presencePenalty @0 :Float32;
+  frequencyPenalty @1 :Float32;
+  repetitionPenalty @2 :Float32 = 1;
+  bias @3 :List(TokenBias);
+  allowedTokens @4 :List(Int32);
+  badWords @5 :List(List(Int32));
+  promptLength @6 :UInt32;
+  historyBegin @7 :UInt32;
+  history @8 :List(Int32);
+}
+
 struct SequenceStep {
   sequence @0 :UInt64;
   slot @1 :UInt32;
@@ -29,6 +46,8 @@ struct SequenceStep {
   minSurvival @11 :Float32;
   providedDrafts @12 :List(Int32);
   feedDrafter @13 :Bool;
+  edits @14 :SequenceEdits;
+  masks @15 :List(List(UInt32));
 }
 
 struct StepPlan {
@@ -88,4 +107,5 @@ struct CacheGeometry {
   maxRows @3 :UInt32;
   maxModelLen @4 :UInt32;
   maxDraftTokens @5 :UInt32;
+  editsLogits @6 :Bool;
 }

@@ -24,6 +24,20 @@ StepPlan SamplePlan() {
     step.min_survival = 0.25F;
     if (i == 2) step.provided_drafts = {11, 12, 13};
     step.feed_drafter = i != 2;
+    if (i == 0) {
+      SequenceEdits edits;
+      edits.edits.presence_penalty = 0.5F;
+      edits.edits.frequency_penalty = -0.25F;
+      edits.edits.repetition_penalty = 1.125F;
+      edits.edits.bias = {{3, -100}, {4, -std::numeric_limits<float>::infinity()}};
+      edits.edits.allowed_tokens = {1, 2, 3};
+      edits.edits.bad_words = {{7}, {8, 9}};
+      edits.prompt_length = 4;
+      edits.history_begin = 1;
+      edits.history = {1000, 1001};
+      step.edits.value = std::make_shared<const SequenceEdits>(edits);
+    }
+    if (i == 2) step.masks = {{1, 2}, {3, 4}, {5, 6}, {0, 0}};
     plan.sequences.push_back(step);
   }
   return plan;

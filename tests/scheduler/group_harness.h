@@ -28,6 +28,7 @@ struct HarnessSetup {
   uint64_t queued_tokens_max = 10'000;
   uint32_t groups = 1;
   uint32_t max_draft_tokens = 0;  // of the workers' draft heads
+  bool edits_logits = true;       // the workers know edits
   scheduler::SpeculationSettings speculation = {};
 };
 
@@ -42,8 +43,8 @@ inline scheduler::SchedulerLimits LimitsOf(const HarnessSetup& setup) {
 }
 
 inline protocol::CacheGeometry GeometryOf(const HarnessSetup& setup) {
-  return {setup.block_tokens, setup.num_blocks,    setup.max_num_seqs,
-          setup.budget,       setup.max_model_len, setup.max_draft_tokens};
+  return {setup.block_tokens,  setup.num_blocks,       setup.max_num_seqs, setup.budget,
+          setup.max_model_len, setup.max_draft_tokens, setup.edits_logits};
 }
 
 // What a sequence got so far.

@@ -54,6 +54,51 @@ TEST_P(Budgets, ThePromptIsComputedInChunksOfTheBudget) {
 
 INSTANTIATE_TEST_SUITE_P(Chunks, Budgets, ::testing::Values(1U, 7U, 64U));
 
+scheduler::NewSequence WithPenalty(uint64_t id, size_t prompt) {
+  scheduler::NewSequence sequence;
+  sequence.id = protocol::SequenceId(id);
+  for (size_t i = 0; i < prompt; ++i) sequence.prompt.push_back(static_cast<int32_t>(100 + i));
+  sequence.stop.max_tokens = 8;
+  protocol::LogitEdits edits;
+  edits.presence_penalty = 1;
+  sequence.sampling.edits = std::make_shared<const protocol::LogitEdits>(edits);
+  return sequence;
+}
+
+TEST(GroupScheduler, EditsGoWithTheSlotAndAgainAfterAnEpoch) {
+  GroupHarness harness({.budget = 4});
+  harness.Start();
+  ASSERT_TRUE(harness.scheduler().AddSequence(WithPenalty(1, 6)).ok());
+  for (int i = 0; i < 4; ++i) {
+    const auto plan = harness.Plan();
+    ASSERT_TRUE(plan.has_value());
+    const auto& edits = plan->sequences[0].edits.value;
+    EXPECT_EQ(edits != nullptr, i == 0) << "step " << i;
+    if (i == 0) {
+      EXPECT_EQ(edits->edits.presence_penalty, 1);
+      EXPECT_EQ(edits->prompt_length, 6U);
+      EXPECT_EQ(edits->history, std::vector<int32_t>());
+    }
+    ASSERT_TRUE(harness.Deliver().ok());
+  }
+  harness.Abort();
+  harness.Start(2);
+  const auto plan = harness.Plan();
+  ASSERT_TRUE(plan.has_value());
+  ASSERT_TRUE(plan->sequences[0].fresh_slot);
+  ASSERT_NE(plan->sequences[0].edits.value, nullptr);
+  EXPECT_EQ(plan->sequences[0].edits.value->prompt_length, 6U) << "outputs stay outputs";
+}
+
+TEST(GroupScheduler, AWorkerThatKnowsNoEditsIsNotAskedForThem) {
+  GroupHarness harness({.edits_logits = false});
+  harness.Start();
+  const absl::Status refused = harness.scheduler().AddSequence(WithPenalty(1, 6));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("penalties"));
+  EXPECT_TRUE(harness.AddSimple(2, 6, 3).ok());
+}
+
 TEST(GroupScheduler, PlansNameTheEpochAndCountSteps) {
   GroupHarness harness({});
   harness.Start(77);

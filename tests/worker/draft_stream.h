@@ -44,6 +44,7 @@ struct Stream {
   uint32_t slot = 0;
   protocol::RowSampling sampling;
   Drafting drafting;
+  std::shared_ptr<const protocol::LogitEdits> edits;
   std::vector<Token> output;
   size_t wanted = 40;
   size_t computed = 0;
@@ -99,6 +100,12 @@ inline protocol::SequenceStep PlanStream(Stream& s) {
   step.tokens.assign(s.tokens.begin() + static_cast<std::ptrdiff_t>(s.computed), s.tokens.end());
   step.sample = true;
   step.sampling = s.sampling;
+  if (step.fresh_slot && s.edits != nullptr) {
+    protocol::SequenceEdits edits;
+    edits.edits = *s.edits;
+    edits.prompt_length = static_cast<uint32_t>(s.prompt_length);
+    step.edits.value = std::make_shared<const protocol::SequenceEdits>(edits);
+  }
   step.mode = s.drafting.mode;
   step.feed_drafter = s.drafting.feed;
   const bool drafts = s.num_steps % s.drafting.period == 0;

@@ -84,6 +84,11 @@ kernels::TensorView Staging::Next(kernels::DType dtype, std::initializer_list<in
   return view;
 }
 
+void Staging::EndWith(const kernels::TensorView& last) {
+  used_ = static_cast<size_t>(last.as<std::byte>() - host_side_) +
+          static_cast<size_t>(last.size()) * kernels::DTypeBytes(last.dtype);
+}
+
 kernels::TensorView Staging::OnDevice(kernels::TensorView host) const {
   if (host.data != nullptr) {
     host.data = device_side_ + (host.as<std::byte>() - host_side_);

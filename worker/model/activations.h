@@ -105,6 +105,9 @@ class Staging {
   // Begins a layout; views follow one another, each aligned to 64 bytes, on the host's side.
   void Restart() { used_ = 0; }
   kernels::TensorView Next(kernels::DType dtype, std::initializer_list<int64_t> shape);
+  // Ends the layout with this view, its last one, of which fewer rows may be left than were laid
+  // out.
+  void EndWith(const kernels::TensorView& last);
   size_t used() const { return used_; }
 
   // Zeroes the host's side of the layout.

@@ -195,7 +195,7 @@ absl::Status Model::Forward(const ModelBatch& batch) {
   for (int i = 0; i < spec_.num_layers; ++i) SKEIN_RETURN_IF_ERROR(RunLayer(i, batch));
   if (batch.num_samples == 0) return absl::OkStatus();
   SKEIN_RETURN_IF_ERROR(Logits(batch));
-  return head_.Sample(batch.sample_params);
+  return head_.Sample(batch.sample_params, batch.edits);
 }
 
 }  // namespace skein::worker

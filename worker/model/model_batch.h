@@ -34,6 +34,12 @@ struct DecodeShape {
   friend auto operator<=>(const DecodeShape&, const DecodeShape&) = default;
 };
 
+// What is done to the logits of the sampled rows before their tokens are drawn, as EditLogits takes
+// it. Views are absent in a step that edits nothing.
+struct EditBatch {
+  kernels::TensorView edits, entries, drafts, mask;
+};
+
 struct ModelBatch {
   int num_rows = 0;
   int num_sequences = 0;
@@ -52,6 +58,7 @@ struct ModelBatch {
   kernels::TensorView sample_params;  // [S, sizeof(SampleParams)] u8
   int num_verified = 0;               // of them rows to verify by rejection
   kernels::TensorView verify_params;  // [S, sizeof(VerifyParams)] u8
+  EditBatch edits;                    // of the S rows
   bool feeds_drafter = false;         // the draft head sees this step's rows
   // Drafts that PlaceDrafts will put among the rows; only of a decode step (DecodeShape).
   kernels::TensorView draft_count;  // [R] i32

@@ -21,6 +21,7 @@ OutputHead::OutputHead(const ModelWeights& weights, const ModelSpec& spec, const
   y_ = arena.Allocate(numerics.act, {max_samples, spec.hidden});
   normed_ = arena.Allocate(numerics.act, {max_samples, spec.hidden});
   logits_ = arena.Allocate(numerics.wide, {max_samples, spec.vocab});
+  edited_ = arena.Allocate(numerics.wide, {max_samples, spec.vocab});
   Staging counted;
   Layout(max_samples, counted);
   results_ = Staging(arena, counted.used());
@@ -33,6 +34,7 @@ OutputHead::OutputHead(const ModelWeights& weights, const ModelSpec& spec, const
   collapse_ = kernels.Add<kernels::HcCollapse>(
       {.hc = spec.hc, .channels = spec.hidden, .dtype = numerics.act, .wide = numerics.wide});
   norm_ = kernels.Add<kernels::RmsNorm>({.channels = spec.hidden, .dtype = numerics.act});
+  edit_ = kernels.Add<kernels::EditLogits>({.vocab = spec.vocab, .wide = numerics.wide});
   sample_ = kernels.Add<kernels::SampleTokens>(
       {.vocab = spec.vocab, .max_top = max_top, .wide = numerics.wide, .max_rows = max_samples});
 }
@@ -65,10 +67,20 @@ absl::Status OutputHead::Logits(const TensorView& stream, const TensorView& pre,
   return head_({.x = normed, .codes = {}, .scale = {}}, Rows(logits_, samples));
 }
 
-absl::Status OutputHead::Sample(const TensorView& params) {
+absl::Status OutputHead::Sample(const TensorView& params, const EditBatch& edits) {
   const int samples = static_cast<int>(params.dim(0));
   Expect(samples);
-  return sample_({.logits = logits(samples),
+  has_edits_ = !edits.edits.absent();
+  if (has_edits_) {
+    SKEIN_RETURN_IF_ERROR(edit_({.raw = logits(samples),
+                                 .logits = Rows(edited_, samples),
+                                 .edits = edits.edits,
+                                 .entries = edits.entries,
+                                 .drafts = edits.drafts,
+                                 .mask = edits.mask}));
+  }
+  return sample_({.logits = drawn(samples),
+                  .raw = has_edits_ ? logits(samples) : TensorView{},
                   .params = params,
                   .record = results_.OnDevice(fetched_.record),
                   .top_id = results_.OnDevice(fetched_.top_id),
@@ -82,7 +94,8 @@ absl::Status OutputHead::Verify(const TensorView& params, const TensorView& draf
   for (size_t i = 0; i < out.size(); ++i) {
     out[i] = results_.OnDevice(Rows(fetched_.verified[i], samples));
   }
-  return verify_({.logits = logits(samples),
+  return verify_({.logits = drawn(samples),
+                  .raw = has_edits_ ? logits(samples) : TensorView{},
                   .draft_logits = draft_logits,
                   .params = params,
                   .target_probability = out[0],

@@ -9,11 +9,13 @@
 #include "absl/status/status.h"
 #include "kernels/ops/hyper_connection.h"
 #include "kernels/ops/kv_cache.h"
+#include "kernels/ops/logit_edits.h"
 #include "kernels/ops/norm_rope.h"
 #include "kernels/ops/sampling.h"
 #include "worker/model/activations.h"
 #include "worker/model/kernel_set.h"
 #include "worker/model/linear.h"
+#include "worker/model/model_batch.h"
 #include "worker/model/model_spec.h"
 #include "worker/model/weight_loader.h"
 
@@ -31,8 +33,9 @@ class OutputHead {
   // Lays the results of `samples` rows out, as Sample does: for reading what a recorded Sample
   // left.
   void Expect(int samples) { fetched_ = Layout(samples, results_); }
-  // Chooses a token per row of the last Logits. params [S, sizeof(SampleParams)] u8.
-  absl::Status Sample(const kernels::TensorView& params);
+  // Chooses a token per row of the last Logits, after its edits. params [S, sizeof(SampleParams)]
+  // u8. Logprobs stay those of the logits as they were.
+  absl::Status Sample(const kernels::TensorView& params, const EditBatch& edits);
 
   // Compares rows of the last Sample with the distributions that their drafts were drawn from.
   // params [S, sizeof(VerifyParams)] u8; draft_logits [D, V], absent if all drafts were provided.
@@ -66,18 +69,25 @@ class OutputHead {
     // Of Verify, in the order of Verified: five of floats, two of integers.
     std::array<kernels::TensorView, 7> verified;
   };
+  // The logits that tokens are drawn from.
+  kernels::TensorView drawn(int samples) const {
+    return Rows(has_edits_ ? edited_ : logits_, samples);
+  }
   Results Layout(int samples, Staging& staging) const;
 
   const ModelWeights& weights_;
   int hc_, hidden_, max_top_;
   float norm_eps_;
   kernels::TensorView stream_, pre_, y_, normed_, logits_;
+  kernels::TensorView edited_;  // logits after the edits of a step that has some
+  bool has_edits_ = false;      // the last Sample had some
   Staging results_;
   Results fetched_;  // of the last Sample
   LinearLayer head_;
   Kernel<kernels::GatherRows> gather_stream_, gather_pre_;
   Kernel<kernels::HcCollapse> collapse_;
   Kernel<kernels::RmsNorm> norm_;
+  Kernel<kernels::EditLogits> edit_;
   Kernel<kernels::SampleTokens> sample_;
   Kernel<kernels::VerifyDrafts> verify_;
 };

@@ -22,10 +22,9 @@ double ShownLogprob(float logprob) {
                                                          : static_cast<double>(kLogprobMin);
 }
 
-void WriteToken(const Tokenizer& tokenizer, int32_t id, float logprob, JsonWriter* writer) {
-  const std::string_view bytes = tokenizer.TokenBytes(id);
+void WriteToken(std::string_view name, std::string_view bytes, float logprob, JsonWriter* writer) {
   writer->Key("token");
-  writer->String(bytes);
+  writer->String(name);
   writer->Key("logprob");
   writer->Double(ShownLogprob(logprob));
   writer->Key("bytes");
@@ -118,17 +117,23 @@ void LogprobList::Append(const DeltaToken& token) {
   }
 }
 
+std::string LogprobList::NameOf(int32_t token) const {
+  return names_ == Names::kIds ? "token_id:" + std::to_string(token)
+                               : std::string(tokenizer_.TokenBytes(token));
+}
+
 void LogprobList::AppendChat(const DeltaToken& token) {
   std::string entry;
   JsonWriter writer(&entry);
   writer.BeginObject();
-  WriteToken(tokenizer_, token.id, token.logprob, &writer);
+  WriteToken(NameOf(token.id), tokenizer_.TokenBytes(token.id), token.logprob, &writer);
   writer.Key("top_logprobs");
   writer.BeginArray();
   const size_t count = std::min(token.top.size(), static_cast<size_t>(num_top_));
   for (size_t i = 0; i < count; ++i) {
     writer.BeginObject();
-    WriteToken(tokenizer_, token.top[i].token, token.top[i].logprob, &writer);
+    const int32_t id = token.top[i].token;
+    WriteToken(NameOf(id), tokenizer_.TokenBytes(id), token.top[i].logprob, &writer);
     writer.EndObject();
   }
   writer.EndArray();
@@ -139,7 +144,7 @@ void LogprobList::AppendChat(const DeltaToken& token) {
 void LogprobList::AppendCompletion(const DeltaToken& token) {
   const std::string_view bytes = tokenizer_.TokenBytes(token.id);
   std::string text;
-  protocol::AppendJsonString(bytes, &text);
+  protocol::AppendJsonString(NameOf(token.id), &text);
   AppendItem(text, &tokens_);
   AppendItem(FormatLogprob(token.logprob), &token_logprobs_);
   // Two tokens may have the same text once broken bytes are replaced: a key occurs once.
@@ -148,7 +153,7 @@ void LogprobList::AppendCompletion(const DeltaToken& token) {
   const size_t count = std::min(token.top.size(), static_cast<size_t>(num_top_));
   for (size_t i = 0; i < count; ++i) {
     std::string key;
-    protocol::AppendJsonString(tokenizer_.TokenBytes(token.top[i].token), &key);
+    protocol::AppendJsonString(NameOf(token.top[i].token), &key);
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     AppendItem(key + ":" + FormatLogprob(token.top[i].logprob), &entries);
     keys.push_back(std::move(key));

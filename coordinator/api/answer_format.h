@@ -46,9 +46,13 @@ struct ChoiceEnd {
 // Logprobs of the tokens of one chunk or answer, as the request form wants them.
 class LogprobList {
  public:
+  // How tokens are named: by their text, or "token_id:N".
+  enum class Names { kText, kIds };
+
   // `tokenizer` outlives the list. `num_top` alternatives are shown per token.
-  LogprobList(const Tokenizer& tokenizer, RequestForm form, int32_t num_top)
-      : tokenizer_(tokenizer), form_(form), num_top_(num_top) {}
+  LogprobList(const Tokenizer& tokenizer, RequestForm form, int32_t num_top,
+              Names names = Names::kText)
+      : tokenizer_(tokenizer), form_(form), num_top_(num_top), names_(names) {}
 
   void Append(const DeltaToken& token);
   bool empty() const { return count_ == 0; }
@@ -60,12 +64,14 @@ class LogprobList {
   std::string Take();
 
  private:
+  std::string NameOf(int32_t token) const;
   void AppendChat(const DeltaToken& token);
   void AppendCompletion(const DeltaToken& token);
 
   const Tokenizer& tokenizer_;
   const RequestForm form_;
   const int32_t num_top_;
+  const Names names_;
   size_t count_ = 0;
   std::string content_;  // chat: entries joined by commas
   std::string tokens_, token_logprobs_, top_logprobs_, text_offsets_;

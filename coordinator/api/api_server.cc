@@ -16,6 +16,7 @@
 #include "coordinator/api/chat_request.h"
 #include "coordinator/api/completion_request.h"
 #include "coordinator/api/generation.h"
+#include "coordinator/api/logit_edits.h"
 #include "coordinator/api/request_ids.h"
 #include "protocol/base/log.h"
 #include "protocol/base/strings.h"
@@ -136,6 +137,7 @@ class ApiServer::Impl {
   uint64_t num_calls_ = 0;
   bool is_draining_ = false;
   std::set<std::string> logged_fields_;
+  bool logged_penalties_ = false;
 };
 
 const std::array<ApiServer::Impl::Route, 11> ApiServer::Impl::kRoutes = {{
@@ -335,6 +337,7 @@ std::optional<ApiError> ApiServer::Impl::FitLengths(const Prompt& prompt,
 std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams params,
                                                 Prompt prompt) {
   if (auto error = FitLengths(prompt, &params)) return error;
+  if (auto error = SetEdits(tokenizer_, &params)) return error;
   auto deadline = Deadline(call);
   if (const auto* error = std::get_if<ApiError>(&deadline)) return *error;
   if (!params.sampling.has_seed) params.sampling.seed = ids_.SamplingSeed(call.number);
@@ -392,6 +395,9 @@ void ApiServer::Impl::HandleChat(Call& call) {
   if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
   ChatRequest& request = std::get<ChatRequest>(parsed);
   CountUnknown(request.unknown_fields);
+  if (request.has_idle_penalties && !std::exchange(logged_penalties_, true)) {
+    SKEIN_LOG(kInfo, "penalties have no effect while thinking is on").Field("route", call.route);
+  }
   const size_t text_bytes = TextBytes(request.conversation);
   if (const auto error = CheckBeforeEncoding(call, request.params, text_bytes)) {
     return SendError(call, *error);

@@ -294,9 +294,9 @@ ApiOr<ChatRequest> ParseChatRequest(const JsonValue& body, const RequestLimits& 
   ReadMessages(&reader, &request.conversation.messages);
   request.params = ReadGenerationParams(&reader, limits, RequestForm::kChat);
   ReadThinking(&reader, &request.conversation);
-  ReadPenalties(&reader, request.conversation.thinking == ThinkingMode::kEnabled
-                             ? Penalties::kWithoutEffect
-                             : Penalties::kRefused);
+  const bool thinks = request.conversation.thinking == ThinkingMode::kEnabled;
+  request.has_idle_penalties = !ReadPenalties(
+      &reader, thinks ? Penalties::kWithoutEffect : Penalties::kApply, &request.params.edits);
   ReadTools(&reader);
   ReadResponseFormat(&reader);
   if (!reader.Bool("add_generation_prompt").value_or(true)) {

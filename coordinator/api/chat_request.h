@@ -17,6 +17,7 @@ namespace skein::coordinator {
 struct ChatRequest {
   GenerationParams params;
   ChatConversation conversation;
+  bool has_idle_penalties = false;  // set, and without effect since thinking is on
   std::vector<std::string> unknown_fields;
 };
 

@@ -90,7 +90,7 @@ ApiOr<CompletionRequest> ParseCompletionRequest(const JsonValue& body,
   CompletionRequest request;
   ReadRawPrompt(&reader, limits, &request.prompt);
   request.params = ReadGenerationParams(&reader, limits, RequestForm::kCompletion);
-  ReadPenalties(&reader, Penalties::kRefused);
+  ReadPenalties(&reader, Penalties::kApply, &request.params.edits);
   if (reader.Bool("echo").value_or(false)) reader.Unsupported("echo", kNotYet);
   if (reader.Find("suffix") != nullptr) reader.Unsupported("suffix", kNotYet);
   if (const auto best_of = reader.Int("best_of", 1, 20); best_of.has_value() && *best_of > 1) {

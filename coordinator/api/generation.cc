@@ -37,7 +37,9 @@ Generation::Generation(Setup setup, const Tokenizer& tokenizer, FrontDoor& front
       exchange_(std::move(exchange)),
       parser_(tokenizer, ParserOptions(setup_)),
       sse_(setup_.identity, UsageOf(setup_.params)),
-      logprobs_(tokenizer, setup_.identity.form, setup_.params.sampling.num_top_logprobs) {
+      logprobs_(
+          tokenizer, setup_.identity.form, setup_.params.sampling.num_top_logprobs,
+          setup_.params.tokens_as_ids ? LogprobList::Names::kIds : LogprobList::Names::kText) {
   usage_.prompt_tokens = setup_.prompt_tokens;
 }
 

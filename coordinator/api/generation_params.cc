@@ -3,6 +3,7 @@
 // Must never: narrow a number before its range was checked.
 #include "coordinator/api/generation_params.h"
 
+#include <charconv>
 #include <limits>
 
 #include "protocol/base/strings.h"
@@ -75,6 +76,24 @@ void ReadStopString(FieldReader* reader, const std::string& name, const JsonValu
   params->stop_strings.strings.emplace_back(text);
 }
 
+// An array of at most `max` token ids.
+void ReadIds(FieldReader* reader, const std::string& name, const JsonValue& list,
+             const RequestLimits& limits, size_t max, std::vector<int32_t>* ids) {
+  if (!list.IsArray()) return reader->WrongKind(name, list, "an array of token ids");
+  if (list.elements().size() > max) {
+    return reader->Invalid(
+        name, Concat("has ", list.elements().size(), " ids; at most ", max, " are accepted"));
+  }
+  for (size_t i = 0; i < list.elements().size(); ++i) {
+    const std::string path = Concat(name, "[", i, "]");
+    const auto id = list.elements()[i].AsInt64(path, 0, limits.vocab_size - 1);
+    if (!id.ok()) {
+      return reader->Keep(InvalidValue(path, std::string(protocol::StatusText(id.status()))));
+    }
+    ids->push_back(static_cast<int32_t>(*id));
+  }
+}
+
 void ReadStops(FieldReader* reader, const RequestLimits& limits, GenerationParams* params) {
   if (const JsonValue* value = reader->Find("stop")) {
     if (value->IsString()) {
@@ -93,22 +112,73 @@ void ReadStops(FieldReader* reader, const RequestLimits& limits, GenerationParam
   params->stop_strings.include_in_output =
       reader->Bool("include_stop_str_in_output").value_or(false);
   params->stop.ignore_eos = reader->Bool("ignore_eos").value_or(false);
-  const JsonValue* ids = reader->Find("stop_token_ids");
+  if (const JsonValue* ids = reader->Find("stop_token_ids")) {
+    ReadIds(reader, "stop_token_ids", *ids, limits, kTokenListMax, &params->stop.stop_token_ids);
+  }
+}
+
+void ReadAllowedTokens(FieldReader* reader, const RequestLimits& limits,
+                       std::vector<int32_t>* allowed) {
+  const JsonValue* ids = reader->Find("allowed_token_ids");
   if (ids == nullptr) return;
-  if (!ids->IsArray()) return reader->WrongKind("stop_token_ids", *ids, "an array of token ids");
-  if (ids->elements().size() > kTokenListMax) {
-    return reader->Invalid(
-        "stop_token_ids",
-        Concat("has ", ids->elements().size(), " ids; at most ", kTokenListMax, " are accepted"));
+  ReadIds(reader, "allowed_token_ids", *ids, limits, static_cast<size_t>(limits.vocab_size),
+          allowed);
+  if (ids->IsArray() && ids->elements().empty()) {
+    reader->Invalid("allowed_token_ids", "is empty, so no token could follow; leave it out");
   }
-  for (size_t i = 0; i < ids->elements().size(); ++i) {
-    const std::string name = Concat("stop_token_ids[", i, "]");
-    const auto id = ids->elements()[i].AsInt64(name, 0, limits.vocab_size - 1);
-    if (!id.ok()) {
-      return reader->Keep(InvalidValue(name, std::string(protocol::StatusText(id.status()))));
+}
+
+void ReadBadWords(FieldReader* reader, std::vector<std::string>* words) {
+  const JsonValue* list = reader->Find("bad_words");
+  if (list == nullptr) return;
+  if (!list->IsArray()) return reader->WrongKind("bad_words", *list, "an array of strings");
+  if (list->elements().size() > kTokenListMax) {
+    return reader->Invalid("bad_words", Concat("has ", list->elements().size(), " words; at most ",
+                                               kTokenListMax, " are accepted"));
+  }
+  for (size_t i = 0; i < list->elements().size(); ++i) {
+    const JsonValue& word = list->elements()[i];
+    const std::string name = Concat("bad_words[", i, "]");
+    if (!word.IsString()) return reader->WrongKind(name, word, "a string");
+    if (word.string().empty() || word.string().size() > kStopBytesMax) {
+      return reader->Invalid(
+          name, Concat("has ", word.string().size(), " bytes; accepted: 1 to ", kStopBytesMax));
     }
-    params->stop.stop_token_ids.push_back(static_cast<int32_t>(*id));
+    words->emplace_back(word.string());
   }
+}
+
+// The token that a key of logit_bias names; -1: none, or not in its one spelling.
+int32_t TokenOfKey(std::string_view key, int32_t vocab_size) {
+  int32_t token = -1;
+  const auto end = key.data() + key.size();
+  const auto result = std::from_chars(key.data(), end, token);
+  const bool whole = result.ec == std::errc() && result.ptr == end;
+  return whole && token >= 0 && token < vocab_size && std::to_string(token) == key ? token : -1;
+}
+
+void ReadLogitBias(FieldReader* reader, const RequestLimits& limits,
+                   std::vector<protocol::TokenBias>* out) {
+  const JsonValue* bias = reader->Find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->IsObject()) return reader->WrongKind("logit_bias", *bias, "an object");
+  if (bias->members().size() > kLogitBiasMax) {
+    return reader->Invalid(
+        "logit_bias", Concat("has ", bias->members().size(), " entries; at most ", kLogitBiasMax,
+                             " are accepted"));
+  }
+  FieldReader entries(*bias, "logit_bias.");
+  for (const protocol::JsonMember& member : bias->members()) {
+    const int32_t token = TokenOfKey(member.key, limits.vocab_size);
+    if (token < 0) {
+      reader->Invalid("logit_bias",
+                      Concat("has the key ", JsonValue(std::string(member.key)).Describe(),
+                             "; expected a token id from 0 to ", limits.vocab_size - 1));
+    }
+    const auto value = entries.Double(member.key, -100, 100);
+    if (value.has_value()) out->push_back({token, static_cast<float>(*value)});
+  }
+  if (entries.error().has_value()) return reader->Keep(*entries.error());
 }
 
 void ReadLogprobs(FieldReader* reader, const RequestLimits& limits, RequestForm form,
@@ -196,21 +266,6 @@ void ReadAccepted(FieldReader* reader) {
   }
 }
 
-void RefuseLogitBias(FieldReader* reader) {
-  const JsonValue* bias = reader->Find("logit_bias");
-  if (bias == nullptr) return;
-  if (!bias->IsObject()) return reader->WrongKind("logit_bias", *bias, "an object");
-  if (bias->members().size() > kLogitBiasMax) {
-    return reader->Invalid(
-        "logit_bias", Concat("has ", bias->members().size(), " entries; at most ", kLogitBiasMax,
-                             " are accepted"));
-  }
-  FieldReader entries(*bias, "logit_bias.");
-  for (const protocol::JsonMember& member : bias->members()) entries.Double(member.key, -100, 100);
-  if (entries.error().has_value()) return reader->Keep(*entries.error());
-  if (!bias->members().empty()) reader->Unsupported("logit_bias", kNotYet);
-}
-
 // Fields of other servers' and later versions: their default is accepted, anything else refused.
 void ReadRefused(FieldReader* reader) {
   if (const auto n = reader->Int("n", 1, 8); n.has_value() && *n > 1) {
@@ -219,45 +274,39 @@ void ReadRefused(FieldReader* reader) {
   if (reader->Int("prompt_logprobs", 0, 20).has_value()) {
     reader->Unsupported("prompt_logprobs", kNotYet);
   }
-  for (std::string_view name : {"bad_words", "allowed_token_ids"}) {
-    const JsonValue* value = reader->Find(name);
-    if (value == nullptr) continue;
-    if (!value->IsArray()) {
-      reader->WrongKind(name, *value, "an array");
-    } else if (!value->elements().empty()) {
-      reader->Unsupported(name, kNotYet);
-    }
-  }
   for (std::string_view name : {"structured_outputs", "guided_json", "guided_regex",
                                 "guided_grammar", "guided_choice", "chat_template"}) {
     if (reader->Find(name) != nullptr) reader->Unsupported(name, kNotYet);
   }
-  for (std::string_view name : {"return_tokens_as_token_ids", "return_token_ids"}) {
-    if (reader->Bool(name).value_or(false)) reader->Unsupported(name, kNotYet);
+  if (reader->Bool("return_token_ids").value_or(false)) {
+    reader->Unsupported("return_token_ids", kNotYet);
   }
-  RefuseLogitBias(reader);
 }
 
 }  // namespace
 
-void ReadPenalties(FieldReader* reader, Penalties penalties) {
+bool ReadPenalties(FieldReader* reader, Penalties penalties, protocol::LogitEdits* edits) {
   struct Penalty {
     std::string_view name;
     double min;
-    double max;
-    double neutral;
+    float* value;
   };
-  for (const Penalty& penalty :
-       {Penalty{"presence_penalty", -2, 2, 0}, Penalty{"frequency_penalty", -2, 2, 0},
-        Penalty{"repetition_penalty", 0, 2, 1}}) {
-    const auto value = reader->Double(penalty.name, penalty.min, penalty.max);
+  bool all_act = true;
+  for (const Penalty& penalty : {Penalty{"presence_penalty", -2, &edits->presence_penalty},
+                                 Penalty{"frequency_penalty", -2, &edits->frequency_penalty},
+                                 Penalty{"repetition_penalty", 0, &edits->repetition_penalty}}) {
+    const auto value = reader->Double(penalty.name, penalty.min, 2);
     if (!value.has_value()) continue;
-    if (penalty.neutral == 1 && *value <= 0) {
+    const auto narrowed = static_cast<float>(*value);
+    if (penalty.min == 0 && narrowed <= 0) {
       reader->Invalid(penalty.name, "is 0; accepted: above 0 to 2");
-    } else if (*value != penalty.neutral && penalties == Penalties::kRefused) {
-      reader->Unsupported(penalty.name, kNotYet);
+    } else if (penalties == Penalties::kApply) {
+      *penalty.value = narrowed;
+    } else {
+      all_act = all_act && narrowed == *penalty.value;
     }
   }
+  return all_act;
 }
 
 GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& limits,
@@ -271,6 +320,10 @@ GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& 
   ReadSampling(reader, &params.sampling);
   ReadStops(reader, limits, &params);
   ReadLogprobs(reader, limits, form, &params.sampling);
+  ReadAllowedTokens(reader, limits, &params.edits.allowed_tokens);
+  ReadBadWords(reader, &params.bad_words);
+  ReadLogitBias(reader, limits, &params.edits.bias);
+  params.tokens_as_ids = reader->Bool("return_tokens_as_token_ids").value_or(false);
   ReadStream(reader, &params);
   if (const auto priority = reader->Int("priority", -100, 100)) {
     params.priority = static_cast<int32_t>(*priority);

@@ -26,7 +26,9 @@ struct GenerationParams {
   std::string model;                  // empty: the default name
   std::optional<int32_t> max_tokens;  // absent: what fits
   protocol::SamplingParams sampling;
-  protocol::StopConditions stop;  // max_tokens and EOS are set at submission
+  protocol::LogitEdits edits;          // bad_words apart
+  std::vector<std::string> bad_words;  // texts, to be tokenised at submission
+  protocol::StopConditions stop;       // max_tokens and EOS are set at submission
   StopStrings stop_strings;
   protocol::SpeculationParams speculation;
   int32_t priority = 0;
@@ -34,17 +36,18 @@ struct GenerationParams {
   bool include_usage = false;
   bool continuous_usage = false;
   bool per_token = false;
+  bool tokens_as_ids = false;  // tokens of logprobs are named "token_id:N"
 };
 
 // Which request form the fields belong to.
 enum class RequestForm { kChat, kCompletion };
 // Penalties have no effect while thinking is on.
-enum class Penalties { kWithoutEffect, kRefused };
+enum class Penalties { kWithoutEffect, kApply };
 
 // Reads every common field of `reader`'s object.
 GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& limits,
                                       RequestForm form);
-// Checks the penalties; with kRefused one that is not the default is unsupported.
-void ReadPenalties(FieldReader* reader, Penalties penalties);
+// Reads the penalties. False if one is set that has no effect.
+bool ReadPenalties(FieldReader* reader, Penalties penalties, protocol::LogitEdits* edits);
 
 }  // namespace skein::coordinator

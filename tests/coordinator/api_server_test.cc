@@ -91,6 +91,43 @@ TEST_F(ApiServerTest, SubmitsWhatTheRequestSays) {
   EXPECT_NE(control_.TakeSubmitted().sampling.seed, first_seed);
 }
 
+// rule: R2.2
+TEST_F(ApiServerTest, SubmitsWhatEditsLogits) {
+  Post(kText, R"({"prompt":"a","presence_penalty":1.5,"logit_bias":{"7":-3},)"
+              R"("allowed_token_ids":[7,8],"bad_words":["Hanoi"]})");
+  const auto edits = control_.TakeSubmitted().sampling.edits;
+  ASSERT_NE(edits, nullptr);
+  EXPECT_EQ(edits->presence_penalty, 1.5F);
+  EXPECT_THAT(edits->bias, ElementsAre(protocol::TokenBias{7, -3}));
+  EXPECT_THAT(edits->allowed_tokens, ElementsAre(7, 8));
+  const auto encode = [](std::string_view text) {
+    return TinyTokenizer().Encode(text, SpecialTokens::kPlain).value();
+  };
+  // As it stands and after a space, where that is as long.
+  EXPECT_THAT(edits->bad_words, Contains(encode("Hanoi")));
+  const bool second = encode(" Hanoi").size() == encode("Hanoi").size();
+  EXPECT_EQ(edits->bad_words.size(), second ? 2u : 1u);
+  Post(kText, R"({"prompt":"a","presence_penalty":0,"logit_bias":{},"bad_words":[]})");
+  EXPECT_EQ(control_.TakeSubmitted().sampling.edits, nullptr) << "nothing to edit";
+  Post(kChat, Ask(R"("presence_penalty":1)"));
+  EXPECT_EQ(control_.TakeSubmitted().sampling.edits, nullptr) << "it thinks";
+}
+
+// rule: R4.4
+TEST_F(ApiServerTest, NamesTokensByTheirIdsWhereAsked) {
+  const HttpResult text =
+      Post(kText, R"({"prompt":"a","logprobs":1,"return_tokens_as_token_ids":true})");
+  const std::string first = "token_id:" + std::to_string(AnswerIds()[0]);
+  EXPECT_EQ(TextAt(text.body, {"choices", "0", "logprobs", "tokens", "0"}), first);
+  EXPECT_THAT(text.body, HasSubstr("{\"" + first + "\":"));
+  const HttpResult chat = Post(kChat, Ask(R"("thinking":{"type":"disabled"},"logprobs":true,)"
+                                          R"("return_tokens_as_token_ids":true)"));
+  EXPECT_EQ(TextAt(chat.body, {"choices", "0", "logprobs", "content", "0", "token"}), first);
+  const std::string_view bytes = TinyTokenizer().TokenBytes(AnswerIds()[0]);
+  EXPECT_EQ(IntAt(chat.body, {"choices", "0", "logprobs", "content", "0", "bytes", "0"}),
+            static_cast<uint8_t>(bytes[0]));
+}
+
 TEST_F(ApiServerTest, StreamsChunksInTheOrderClientsExpect) {
   const std::vector<std::string> events =
       Stream(kChat, Ask(R"("thinking":{"type":"disabled"},"stream":true)"));

@@ -36,6 +36,26 @@ TEST(GenerationParamsTest, ReadsStopsAndLogprobs) {
   EXPECT_EQ(Chat(R"(,"max_tokens":5,"max_completion_tokens":5)").params.max_tokens, 5);
 }
 
+// rule: R2.2
+TEST(GenerationParamsTest, ReadsWhatEditsLogits) {
+  const GenerationParams params =
+      Chat(R"(,"thinking":{"type":"disabled"},"presence_penalty":0.5,"frequency_penalty":-1,)"
+           R"("repetition_penalty":1.25,"logit_bias":{"0":-100,"4095":2.5},)"
+           R"("allowed_token_ids":[0,4095],"bad_words":["no"," never"])")
+          .params;
+  EXPECT_EQ(params.edits.presence_penalty, 0.5F);
+  EXPECT_EQ(params.edits.frequency_penalty, -1.0F);
+  EXPECT_EQ(params.edits.repetition_penalty, 1.25F);
+  EXPECT_THAT(params.edits.bias,
+              ElementsAre(protocol::TokenBias{0, -100}, protocol::TokenBias{4095, 2.5F}));
+  EXPECT_THAT(params.edits.allowed_tokens, ElementsAre(0, 4095));
+  EXPECT_THAT(params.bad_words, ElementsAre("no", " never"));
+  const ChatRequest thinking = Chat(R"(,"presence_penalty":1,"repetition_penalty":1.5)");
+  EXPECT_EQ(thinking.params.edits, protocol::LogitEdits());
+  EXPECT_TRUE(thinking.has_idle_penalties);
+  EXPECT_FALSE(Chat(R"(,"presence_penalty":0,"repetition_penalty":1)").has_idle_penalties);
+}
+
 protocol::VerificationMode ModeOf(std::string_view fields) {
   return Chat(fields).params.speculation.mode;
 }

@@ -1,6 +1,8 @@
 // Numbers that are known from outside: published vectors, hand-made cases and distributions, on
 // every registered backend.
 #include <cmath>
+#include <limits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -8,6 +10,7 @@
 #include "kernels/ops/engram.h"
 #include "kernels/ops/gemm.h"
 #include "kernels/ops/hyper_connection.h"
+#include "kernels/ops/logit_edits.h"
 #include "kernels/ops/moe.h"
 #include "kernels/ops/quant.h"
 #include "kernels/philox.h"
@@ -229,6 +232,35 @@ TEST_P(KnownAnswers, GateTakesTheLowestExpertsOnTiesAndRefusesNan) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(status.message(), "moe_gate: row 1 has a non-finite logit; nothing was routed");
   EXPECT_EQ(index.Values(), std::vector<double>(6, 77));
+}
+
+template <typename T>
+Buffer Packed(const std::vector<T>& values) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(T));
+  Buffer buffer(DType::kU8, {static_cast<int64_t>(values.size()), kBytes});
+  const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+  buffer.Fill([bytes](int64_t i) { return static_cast<double>(bytes[i]); });
+  return buffer;
+}
+
+// By hand: the repetition penalty divides or multiplies, then frequency for each time, then
+// presence once; a prompt token has the first alone. Row 0 has one draft, token 6; row 1 has none.
+TEST_P(KnownAnswers, EditsOfLogitsAreThoseOfTheFormulas) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  Buffer raw(DType::kF32, {2, 8}), logits(DType::kF32, {2, 8});
+  const double in[8] = {2, -2, 2, -2, 2, 2, 2, 4};
+  raw.Fill([&in](int64_t i) { return in[i % 8]; });
+  const Buffer entries = Packed<TokenEdit>(
+      {{0, 2, 0, 0}, {1, 1, 1, 0}, {2, 0, 1, 0}, {3, 0, 0, 1.5F}, {4, 0, 0, kNever}, {6, 0, 0, 0}});
+  const Buffer edits =
+      Packed<LogitEdit>({{0, 0, 6, 0, 1, 0.5F, 0.25F, 2.0F}, {-1, 0, 6, 0, 0, 0.5F, 0.25F, 2.0F}});
+  Buffer drafts(DType::kI32, {1}), mask(DType::kI32, {1, 1});
+  drafts.Fill([](int64_t) { return 6.0; });
+  mask.Fill([](int64_t) { return 255.0 - 32.0; });  // all but token 5
+  Run<EditLogits>({8, DType::kF32}, {raw.view(), logits.view(), edits.view(), entries.view(),
+                                     drafts.view(), mask.view()});
+  EXPECT_EQ(logits.Values(), (std::vector<double>{0, -4.75, 1, -0.5, kNever, kNever, 0.25, 4,  //
+                                                  0, -4.75, 1, -0.5, kNever, 2, 2, 4}));
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 // in a status and never crash.
 #include "protocol/codec/codec.h"
 
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -109,6 +111,40 @@ TEST(CodecTest, TheReceiverRefusesValuesOutOfRange) {
   EXPECT_THAT(DecodeError(MessageType::kFormGroup,
                           *EncodeMessage(FormGroup{GroupId(1), RankId(2), 2, Epoch(1)})),
               HasSubstr("FormGroup.rank: 2 of 2 ranks"));
+}
+
+TEST(CodecTest, EditsOutOfRangeAreRefused) {
+  const auto told = [](const auto& change) {
+    SequenceEdits edits;
+    change(edits);
+    StepPlan plan = SamplePlan();
+    plan.sequences[0].edits.value = std::make_shared<const SequenceEdits>(std::move(edits));
+    const auto bytes = EncodeMessage(plan);
+    return bytes.ok() ? DecodeError(MessageType::kStepPlan, *bytes)
+                      : std::string(StatusText(bytes.status()));
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto penalty = HasSubstr("SequenceEdits: a penalty is not finite, or repetition is not");
+  EXPECT_THAT(told([](SequenceEdits& e) { e.edits.presence_penalty = std::nanf(""); }), penalty);
+  EXPECT_THAT(told([](SequenceEdits& e) { e.edits.frequency_penalty = kInfinity; }), penalty);
+  EXPECT_THAT(told([](SequenceEdits& e) { e.edits.repetition_penalty = 0; }), penalty);
+  const auto bias = HasSubstr("SequenceEdits.bias: a value is not a number below infinity");
+  EXPECT_THAT(told([](SequenceEdits& e) { e.edits.bias = {{3, kInfinity}}; }), bias);
+  EXPECT_THAT(told([](SequenceEdits& e) { e.edits.bias = {{3, std::nanf("")}}; }), bias);
+  const auto many = HasSubstr("SequenceStep.edits has 262145 entries; at most 262144");
+  EXPECT_THAT(told([](SequenceEdits& e) { e.history.resize(kEditTokensMax + 1); }), many);
+  EXPECT_THAT(told([](SequenceEdits& e) {
+                e.edits.bad_words = {{}, {1}};
+                e.edits.bad_words[0].resize(kEditTokensMax + 1);
+              }),
+              many);
+  StepPlan plan = SamplePlan();
+  plan.sequences[0].masks.assign(kSummaryRowsMax + 1, {1});
+  EXPECT_THAT(std::string(StatusText(EncodeMessage(plan).status())),
+              HasSubstr("SequenceStep.masks has 65 entries; at most 64"));
+  plan.sequences[0].masks.assign(1, std::vector<uint32_t>(kMaskWordsMax + 1));
+  EXPECT_THAT(std::string(StatusText(EncodeMessage(plan).status())),
+              HasSubstr("SequenceStep.masks words has 16385 entries; at most 16384"));
 }
 
 TEST(CodecTest, ForeignBytesAreRefused) {

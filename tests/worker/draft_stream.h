@@ -21,6 +21,19 @@ inline constexpr uint32_t kSlots = 8;
 inline constexpr uint32_t kBlockTokens = 32;
 inline constexpr uint32_t kBlocksEach = 12;
 
+// A model with room for a stream in each slot.
+inline TinySetup StreamSetup(bool record_steps = BackendOfTests().record_steps) {
+  TinySetup setup;
+  setup.max_rows = 640;
+  setup.max_samples = kSlots * 6;
+  setup.max_model_len = 384;
+  setup.num_slots = kSlots;
+  setup.num_blocks = kSlots * kBlocksEach;
+  setup.max_draft_requests = kSlots;
+  setup.record_steps = record_steps;
+  return setup;
+}
+
 struct Token {
   int32_t token = -1;
   uint32_t logprob_bits = 0;

@@ -14,21 +14,9 @@
 namespace skein::tests {
 namespace {
 
-TinySetup SetupOf(bool record_steps) {
-  TinySetup setup;
-  setup.max_rows = 640;
-  setup.max_samples = kSlots * 6;
-  setup.max_model_len = 384;
-  setup.num_slots = kSlots;
-  setup.num_blocks = kSlots * kBlocksEach;
-  setup.max_draft_requests = kSlots;
-  setup.record_steps = record_steps;
-  return setup;
-}
-
 worker::LoadedModel& Model(bool record_steps) {
-  static TinyModel* queued = new TinyModel(SetupOf(false));
-  static TinyModel* recorded = new TinyModel(SetupOf(true));
+  static TinyModel* queued = new TinyModel(StreamSetup(false));
+  static TinyModel* recorded = new TinyModel(StreamSetup(true));
   return (record_steps ? recorded : queued)->model();
 }
 
@@ -104,7 +92,7 @@ TEST(RecordedStep, SummariesAreEqual) {
 TEST(DeviceMemory, StepsOnADeviceOfItsOwnMemoryAreEqual) {
   if (BackendOfTests().name != "cpu") GTEST_SKIP() << "the cpu backend's kernels alone run there";
   for (const bool record_steps : {false, true}) {
-    TinySetup setup = SetupOf(record_steps);
+    TinySetup setup = StreamSetup(record_steps);
     setup.device = std::make_shared<SplitDevice>(size_t{1} << 30);
     TinyModel split(setup);
     ASSERT_TRUE(split.ok());
@@ -125,7 +113,7 @@ TEST(DeviceMemory, WhatDoesNotFitIsRefused) {
   kernels::KernelRegistry registry;
   ASSERT_TRUE(kernels::RegisterCpuKernels(registry, kernels::CpuIsa::kAuto).ok());
   for (const size_t bytes : {size_t{1} << 20, size_t{24} << 20, size_t{34} << 20}) {
-    worker::LoadOptions options = TinyOptions(SetupOf(true));
+    worker::LoadOptions options = TinyOptions(StreamSetup(true));
     options.device = std::make_shared<SplitDevice>(bytes);
     const auto model =
         worker::LoadedModel::Load(registry, kernels::KernelManifest::Uniform("cpu"), options);

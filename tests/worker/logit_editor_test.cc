@@ -19,20 +19,8 @@ using protocol::LogitEdits;
 
 constexpr int32_t kVocab = 4096;
 
-TinySetup SetupOf(bool recorded) {
-  TinySetup setup;
-  setup.max_rows = 640;
-  setup.max_samples = kSlots * 6;
-  setup.max_model_len = 384;
-  setup.num_slots = kSlots;
-  setup.num_blocks = kSlots * kBlocksEach;
-  setup.max_draft_requests = kSlots;
-  setup.record_steps = recorded;
-  return setup;
-}
-
 worker::LoadedModel& SharedModel() {
-  static auto* tiny = new TinyModel(SetupOf(false));
+  static auto* tiny = new TinyModel(StreamSetup(false));
   return tiny->model();
 }
 
@@ -96,7 +84,7 @@ TEST_P(Edits, EveryDepthGivesTheSameOutput) {
 }
 
 TEST_P(Edits, CompanyAndRecordedStepsChangeNothing) {
-  TinyModel recorded(SetupOf(true));
+  TinyModel recorded(StreamSetup(true));
   ASSERT_TRUE(recorded.ok());
   const auto mode = GetParam() == 0 ? VerificationMode::kGreedy : VerificationMode::kCoupled;
   std::vector<Stream> batch, alone;

@@ -16,17 +16,7 @@ namespace {
 using protocol::VerificationMode;
 
 worker::LoadedModel& SharedModel() {
-  static TinyModel* tiny = [] {
-    TinySetup setup;
-    setup.threads = 1;
-    setup.max_rows = 640;
-    setup.max_samples = kSlots * 6;
-    setup.max_model_len = 384;
-    setup.num_slots = kSlots;
-    setup.num_blocks = kSlots * kBlocksEach;
-    setup.max_draft_requests = kSlots;
-    return new TinyModel(setup);
-  }();
+  static auto* tiny = new TinyModel(StreamSetup());
   return tiny->model();
 }
 

@@ -273,6 +273,7 @@ int Run(const std::vector<std::string>& arguments) {
   auto model = LoadedModel::Load(device.registry, *manifest, *options);
   if (!model.ok()) return Fail(model.status(), LoadExitCode(model.status()));
   LogLoaded(config, device, **model, *options, *spec);
+  if (parent != nullptr) parent->Report("loaded");
   return Serve(*loaded, *std::move(model), *options, parent.get(), stop, system);
 }
 

@@ -45,17 +45,22 @@ ApiError Refused(const absl::Status& status) {
   return Make(503, "server_error", "server_overloaded", std::move(message));
 }
 
-// Members of a body that may be empty.
+// What a verb is told. Drain and undrain have to say what they are about: a member that was
+// forgotten must not mean the whole cluster.
 absl::StatusOr<OperatorCommand> ReadCommand(Verb verb, std::string_view body) {
   OperatorCommand command;
   command.verb = verb;
-  if (body.empty()) return command;
+  const bool needs_group = verb == Verb::kDrain || verb == Verb::kUndrain;
+  if (body.empty() && !needs_group) return command;
+  if (body.empty()) body = "{}";
+  bool has_group = false;
   const absl::StatusOr<JsonValue> parsed = protocol::ParseJson(body, {.bytes_max = 4096});
   if (!parsed.ok()) return parsed.status();
   const auto members = parsed->AsObject("body");
   if (!members.ok()) return members.status();
   for (const protocol::JsonMember& member : *members) {
     if (member.key == "group" && verb != Verb::kRollout) {
+      has_group = true;
       if (member.value.IsNull()) continue;
       const auto group = member.value.AsInt64("group", 0, UINT16_MAX);
       if (!group.ok()) return group.status();
@@ -71,6 +76,10 @@ absl::StatusOr<OperatorCommand> ReadCommand(Verb verb, std::string_view body) {
     const auto text = member.value.AsString(member.key);
     if (!text.ok()) return text.status();
     (member.key == "action" ? command.action : command.build) = *text;
+  }
+  if (needs_group && !has_group) {
+    return absl::InvalidArgumentError(
+        "\"group\" is missing; it is the number of a group, or null for the whole cluster");
   }
   return command;
 }

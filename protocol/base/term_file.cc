@@ -98,6 +98,18 @@ absl::Status WriteTerm(const std::string& directory, const std::string& path, ui
   return absl::OkStatus();
 }
 
+// That a file of a few bytes can be written, at `path` for a moment.
+absl::Status WriteProbe(const std::string& path) {
+  const OpenFile file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const std::string text = FileText(0);
+  const bool written = file.valid() && ::write(file.get(), text.data(), text.size()) ==
+                                           static_cast<ssize_t>(text.size());
+  const int error = errno;
+  if (file.valid()) ::unlink(path.c_str());
+  return written ? absl::OkStatus() : absl::UnavailableError(std::strerror(error));
+}
+
 bool IsPrivate(const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
@@ -121,12 +133,18 @@ absl::StatusOr<std::string> ChooseStateDirectory(std::string_view configured,
                "make ",
                path, ": ", std::strerror(errno)));
   }
-  if (!IsPrivate(path) || ::access(path.c_str(), W_OK) != 0) {
+  if (!IsPrivate(path)) {
     return absl::InvalidArgumentError(
         Concat("node.state_directory (--state-directory): ", path,
                " must be a directory of this user that nobody else can write"));
   }
-  return path;
+  // Known at the start, not when the first term is due: read-only and full disks, /proc.
+  const std::string probe = Concat(path, "/probe.", ::getpid());
+  const absl::Status written = WriteProbe(probe);
+  if (written.ok()) return path;
+  return absl::InvalidArgumentError(
+      Concat("node.state_directory (--state-directory): nothing can be written in ", path, ": ",
+             StatusText(written), "; make room there or choose another"));
 }
 
 uint64_t SecondsSinceBoot() {

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -97,6 +99,23 @@ int ToMilliseconds(absl::Duration duration) {
   // Rounded up: waking just before a deadline would spin until it.
   return static_cast<int>(
       std::min<int64_t>(absl::ToInt64Milliseconds(duration + absl::Microseconds(999)), 60'000));
+}
+
+// Somebody accepts connections at this ipc endpoint. ZeroMQ would take its path away unseen.
+bool IsServed(std::string_view endpoint) {
+  constexpr std::string_view kIpc = "ipc://";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (!endpoint.starts_with(kIpc)) return false;
+  const std::string_view path = endpoint.substr(kIpc.size());
+  if (path.empty() || path.size() >= sizeof address.sun_path) return false;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return false;
+  const int connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  const bool served = connected == 0 || errno == EAGAIN;  // EAGAIN: its backlog is full
+  ::close(fd);
+  return served;
 }
 
 }  // namespace
@@ -209,6 +228,11 @@ absl::Status ZmqTransport::Impl::SecureListener(ZmqSocket& socket) {
 absl::Status ZmqTransport::Impl::Listen(std::string_view endpoint) {
   if (router_) return absl::FailedPreconditionError("this transport listens already");
   SKEIN_RETURN_IF_ERROR(CheckControlEndpoint(endpoint, options_.keys.has_value()));
+  if (IsServed(endpoint)) {
+    return absl::FailedPreconditionError(
+        Concat("cannot bind ", endpoint,
+               ": another process listens there; end it or choose another --control-endpoint"));
+  }
   SKEIN_ASSIGN_OR_RETURN(ZmqSocket socket, Open(ZMQ_ROUTER));
   if (NeedsKeys(endpoint)) SKEIN_RETURN_IF_ERROR(SecureListener(socket));
   if (::zmq_bind(socket.get(), std::string(endpoint).c_str()) != 0) {

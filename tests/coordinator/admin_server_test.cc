@@ -107,6 +107,15 @@ TEST_F(AdminServerTest, ErrorsSayWhatIsWrong) {
   EXPECT_THAT(unknown.body, HasSubstr(R"(\"groups\" is unknown here; there are group)"));
   EXPECT_EQ(Call("POST", "/admin/drain", "{\"group\":-1}").status, 400);
   EXPECT_EQ(Call("POST", "/admin/drain", "[]").status, 400);
+  for (const char* path : {"/admin/drain", "/admin/undrain"}) {
+    for (const char* body : {"", "{}"}) {
+      const auto nothing = Call("POST", path, body);
+      EXPECT_EQ(nothing.status, 400) << path << body;
+      EXPECT_NE(nothing.body.find("is missing; it is the number of a group, or null"),
+                std::string::npos)
+          << nothing.body;
+    }
+  }
   EXPECT_EQ(Call("GET", "/admin/drain").status, 405);
   EXPECT_EQ(Call("GET", "/admin").status, 404);
   control_.refusal = absl::FailedPreconditionError("a rollout is running at group 0");

@@ -95,6 +95,11 @@ TEST_F(TermFileTest, TheStateDirectoryIsTheConfiguredTheUsualOrAPrivateOne) {
   EXPECT_THAT(Reason(open.status()), HasSubstr("that nobody else can write"));
   EXPECT_THAT(Reason(ChooseStateDirectory("/no/such/x", "/tmp", "").status()),
               HasSubstr("(--state-directory): cannot make /no/such/x"));
+  // Of root, closed to others, and yet nothing can be written there.
+  if (::geteuid() == 0) {
+    EXPECT_THAT(Reason(ChooseStateDirectory("/proc", "/tmp", "").status()),
+                HasSubstr("(--state-directory): nothing can be written in /proc: "));
+  }
 }
 
 }  // namespace

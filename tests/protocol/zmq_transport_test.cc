@@ -12,6 +12,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -387,6 +388,33 @@ TEST(ZmqTransportTest, APeerThatClosesWhatItAcceptsIsCalledEverMoreRarely) {
   ::close(listener);
   EXPECT_GE(connects, 2);
   EXPECT_LE(connects, 20);
+}
+
+// ZeroMQ itself takes the path of a listener away without a word; what a dead one left is no
+// hindrance.
+TEST(ZmqTransportTest, AnEndpointThatIsServedIsNotTakenAway) {
+  const SocketDirectory directory;
+  ZmqTransportOptions options;
+  options.self = kCoordinatorActor;
+  const auto second = ZmqTransport::Create(options);
+  ASSERT_TRUE(second.ok());
+  {
+    const auto first = ZmqTransport::Create(options);
+    ASSERT_TRUE(first.ok());
+    ASSERT_TRUE((*first)->Listen(directory.endpoint()).ok());
+    const absl::Status refused = (*second)->Listen(directory.endpoint());
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(refused.message(), HasSubstr("another process listens there"));
+  }
+  const int left = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = directory.path() + "/control";
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  ::unlink(path.c_str());
+  ASSERT_EQ(::bind(left, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ::close(left);  // the path stays
+  EXPECT_TRUE((*second)->Listen(directory.endpoint()).ok());
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ using protocol::Concat;
 
 constexpr uint64_t kSharedMemoryMin = uint64_t{64} << 20;
 constexpr rlim_t kDescriptorReserve = 64 + 256;
+constexpr rlim_t kDescriptorsMin = 128;  // below it accepted connections starve the control sockets
 
 // What every probe sees.
 struct Host {
@@ -200,6 +201,11 @@ Feature ProbeDescriptors(const Host& host) {
   ::getrlimit(RLIMIT_NOFILE, &limit);
   const auto wanted = static_cast<rlim_t>(host.config.server.connections_max) + kDescriptorReserve;
   if (limit.rlim_max >= wanted) return Ok("descriptors", Concat("at most ", limit.rlim_max));
+  if (limit.rlim_max < kDescriptorsMin) {
+    return {"descriptors", FeatureState::kFailed,
+            Concat("at most ", limit.rlim_max, ", ", kDescriptorsMin, " needed"),
+            "LimitNOFILE in the unit or ulimit -n"};
+  }
   return Missing(
       "descriptors", true,
       Concat("at most ", limit.rlim_max, ", ", wanted, " wanted for ",

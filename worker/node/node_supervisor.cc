@@ -108,6 +108,7 @@ int NodeSupervisor::Run() {
     const absl::Time now = MonotonicNow();
     CollectEnds(now);
     StartDue(now);
+    EndOverdue(now);
     AdvancePhase(now);
     TickSigns(now);
     if (abandoned_ || (phase_ != Phase::kRunning && !AnyRunning(std::nullopt))) break;
@@ -173,6 +174,7 @@ absl::Status NodeSupervisor::TryStart(Child& child) {
 
 void NodeSupervisor::StartChild(Child& child, absl::Time now) {
   child.is_ready = false;
+  child.overdue = false;
   if (const absl::Status started = TryStart(child); !started.ok()) {
     SKEIN_LOG(kError, "child not started")
         .Field("child", child.spec.name)
@@ -183,6 +185,8 @@ void NodeSupervisor::StartChild(Child& child, absl::Time now) {
     OnEnd(child, end, now);
     return;
   }
+  child.trial_end =
+      child.program.on_trial() ? now + options_.start_timeout : absl::InfiniteFuture();
   const uint64_t key = static_cast<uint64_t>(
       std::find_if(children_.begin(), children_.end(),
                    [&child](const auto& other) { return other.get() == &child; }) -
@@ -199,7 +203,7 @@ void NodeSupervisor::StartChild(Child& child, absl::Time now) {
 absl::Time NodeSupervisor::NextDeadline() const {
   absl::Time next = std::min(phase_end_, hard_end_);
   for (const auto& child : children_) {
-    if (!child->process.has_value()) next = std::min(next, child->start_at);
+    next = std::min(next, child->process.has_value() ? child->trial_end : child->start_at);
     next = std::min(next, child->output.settle_at());
   }
   if (options_.life != nullptr) next = std::min(next, options_.life->next());
@@ -330,6 +334,7 @@ void NodeSupervisor::OnLink(Child& child) {
        end = child.report.find('\n')) {
     const std::string line = child.report.substr(0, end);
     child.report.erase(0, end + 1);
+    child.trial_end = absl::InfiniteFuture();
     if (line.rfind("ready", 0) == 0) OnReady(child);
     if (options_.on_report) options_.on_report(child.spec, line);
   }
@@ -348,6 +353,32 @@ void NodeSupervisor::OnReady(Child& child) {
     options_.life->ChildrenReady(options_.listener.get(), MonotonicNow());
   } else if (!options_.listener.valid() && all) {
     options_.life->ChildrenReady(-1, MonotonicNow());
+  }
+}
+
+// Programs on trial that hang before their first word.
+void NodeSupervisor::EndOverdue(absl::Time now) {
+  for (const auto& child : children_) {
+    if (!child->process.has_value() || now < child->trial_end) continue;
+    SKEIN_LOG(kError, "the new program says nothing and is ended")
+        .Field("child", child->spec.name)
+        .Field("after_s", absl::ToDoubleSeconds(options_.start_timeout));
+    child->trial_end = absl::InfiniteFuture();
+    child->overdue = true;
+    child->process->Kill();
+  }
+}
+
+// A child that failed too often waits for minutes. Another program is not guilty of that.
+void NodeSupervisor::RetryReplaced(absl::Time now) {
+  for (const auto& child : children_) {
+    if (phase_ != Phase::kRunning || child->process.has_value()) continue;
+    if (child->start_at <= now + options_.node.backoff_max) continue;
+    if (!child->program.IsReplaced(child->spec.program)) continue;
+    SKEIN_LOG(kInfo, "another program was installed, it is started at once")
+        .Field("child", child->spec.name);
+    child->policy = RestartPolicy(options_.node);
+    child->start_at = now;
   }
 }
 
@@ -386,7 +417,7 @@ void NodeSupervisor::EndLeftovers(absl::Time now) {
 
 void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   child.start_at = absl::InfiniteFuture();
-  child.last_end = JudgeEnd(end);
+  child.last_end = child.overdue ? PredecessorEnd::kOwn : JudgeEnd(end);
   WriteCounters();
   if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
   if (phase_ == Phase::kDraining && child.spec.role == ChildRole::kCoordinator) return;
@@ -403,12 +434,14 @@ void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
 }
 
 // A program that was put in the place of another and does not work gives way to that one: when it
-// refuses to start or is refused, and when it ends twice before it is ready.
+// refuses to start or is refused, when it hangs, and when it ends twice by itself, with whatever
+// code, before it is ready.
 bool NodeSupervisor::GoBack(Child& child, const ChildEnd& end, absl::Time now) {
-  const bool failed = child.last_end == PredecessorEnd::kOwn && !child.is_ready;
-  const bool goes_back = IsRefusal(end) ? child.program.GoBack()
-                         : failed       ? child.program.OnFailedStart()
-                                        : false;
+  const bool failed = !child.is_ready && (child.last_end == PredecessorEnd::kOwn ||
+                                          child.last_end == PredecessorEnd::kOrdered);
+  const bool goes_back = IsRefusal(end) || child.overdue ? child.program.GoBack()
+                         : failed                        ? child.program.OnFailedStart()
+                                                         : false;
   if (!goes_back) return false;
   SKEIN_LOG(kError, "the new program does not work, the one before it is started again")
       .Field("child", child.spec.name)
@@ -452,6 +485,7 @@ void NodeSupervisor::TickSigns(absl::Time now) {
   if (options_.life != nullptr) options_.life->Tick(now);
   if (now < counters_at_) return;
   counters_at_ = now + kCountersEvery;
+  RetryReplaced(now);
   oom_.TakeKill();  // of a helper: it explains no end of a child that comes later
   WriteCounters();
 }

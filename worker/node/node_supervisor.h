@@ -44,6 +44,9 @@ struct SupervisorOptions {
   std::vector<ChildSpec> children;
   protocol::NodeConfig node;
   absl::Duration drain_timeout = absl::Seconds(30);
+  // A program in the place of one that worked says something over its link within this time, or it
+  // is ended and the one before is started again.
+  absl::Duration start_timeout = absl::Seconds(120);
   const Containment* containment = nullptr;  // outlives the supervisor
   LineOutput* output = nullptr;              // of the children's lines; null: standard error
   LifeSigns* life = nullptr;                 // null: none are shown
@@ -83,6 +86,8 @@ class NodeSupervisor final {
     bool was_ready = false;  // some process of it was
     bool is_ready = false;   // the newest process is
     PredecessorEnd last_end = PredecessorEnd::kNone;
+    absl::Time trial_end = absl::InfiniteFuture();  // of a new program that said nothing yet
+    bool overdue = false;                           // it was ended for that
     uint64_t restarts = 0;
     std::string report;  // of the link, not yet ended by a newline
   };
@@ -107,6 +112,8 @@ class NodeSupervisor final {
   void OnEnd(Child& child, const ChildEnd& end, absl::Time now);
   void Restart(Child& child, const ChildEnd& end, absl::Time now);
   bool GoBack(Child& child, const ChildEnd& end, absl::Time now);
+  void EndOverdue(absl::Time now);
+  void RetryReplaced(absl::Time now);
   void AdvancePhase(absl::Time now);
   void EnterStopping(absl::Time now);
   void EnterKilling(absl::Time now);

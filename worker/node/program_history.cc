@@ -14,20 +14,33 @@ constexpr int kFailedStartsMax = 2;
 
 }  // namespace
 
-void ProgramHistory::Look(const std::string& path) {
-  if (went_back_) return;
+// Without a file when there is none or it cannot be opened.
+ProgramHistory::Program ProgramHistory::Find(const std::string& path) {
   Program found;
   found.file = Descriptor(::open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
-  if (!found.file.valid() || ::fstat(found.file.get(), &status) != 0) return;
+  if (!found.file.valid() || ::fstat(found.file.get(), &status) != 0) return {};
   found.device = status.st_dev;
   found.inode = status.st_ino;
   found.changed = status.st_mtim;
-  if (found.device == current_.device && found.inode == current_.inode &&
-      found.changed.tv_sec == current_.changed.tv_sec &&
-      found.changed.tv_nsec == current_.changed.tv_nsec) {
-    return;
-  }
+  return found;
+}
+
+bool ProgramHistory::Same(const Program& a, const Program& b) {
+  return a.device == b.device && a.inode == b.inode && a.changed.tv_sec == b.changed.tv_sec &&
+         a.changed.tv_nsec == b.changed.tv_nsec;
+}
+
+bool ProgramHistory::IsReplaced(const std::string& path) const {
+  if (went_back_) return false;
+  const Program found = Find(path);
+  return found.file.valid() && !Same(found, current_);
+}
+
+void ProgramHistory::Look(const std::string& path) {
+  if (went_back_) return;
+  Program found = Find(path);
+  if (!found.file.valid() || Same(found, current_)) return;
   if (current_.was_ready) before_ = std::move(current_);
   current_ = std::move(found);
 }

@@ -28,6 +28,12 @@ class ProgramHistory final {
   // The one before is started from now on; false when there is none that was ready.
   bool GoBack();
 
+  // The program that was started last stands in the place of one that worked and was not ready yet.
+  bool on_trial() const { return before_.has_value() && !went_back_ && !current_.was_ready; }
+  // Another file than the one that was started last is at `path`; never after going back, since
+  // what is there did not work.
+  bool IsReplaced(const std::string& path) const;
+
   // What to execute; -1: the file at the path.
   int fd() const { return went_back_ ? current_.file.get() : -1; }
 
@@ -40,6 +46,9 @@ class ProgramHistory final {
     bool was_ready = false;
     int failed_starts = 0;
   };
+
+  static Program Find(const std::string& path);
+  static bool Same(const Program& a, const Program& b);
 
   Program current_;
   std::optional<Program> before_;

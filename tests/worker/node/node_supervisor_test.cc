@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,7 +38,8 @@ struct Outcome {
 };
 
 // Runs a supervisor in a forked process, which receives SIGTERM once each child reported "stop".
-Outcome Supervise(std::vector<ChildSpec> children, protocol::NodeConfig node = {}) {
+Outcome Supervise(std::vector<ChildSpec> children, protocol::NodeConfig node = {},
+                  const std::function<void(SupervisorOptions&)>& adjust = nullptr) {
   node.stop_timeout = absl::Seconds(1);
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -57,6 +60,7 @@ Outcome Supervise(std::vector<ChildSpec> children, protocol::NodeConfig node = {
       [[maybe_unused]] const ssize_t written = ::write(1, text.data(), text.size());
       if (line == "stop" && ++reports == expected) ::kill(::getpid(), SIGTERM);
     };
+    if (adjust) adjust(options);
     auto supervisor = NodeSupervisor::Create(std::move(options));
     const int code = supervisor.ok() ? (*supervisor)->Run() : 99;
     containment.reset();
@@ -170,6 +174,76 @@ TEST(NodeSupervisorTest, AnOrderedEndIsNotCountedUnlessItWasNeverReady) {
   EXPECT_EQ(never.code, 75) << "it would go on for ever";
   EXPECT_THAT(never.output, HasSubstr("child failed too often"));
   std::filesystem::remove_all(path);
+}
+
+// A program in a directory of its own, and another that takes its place by rename.
+class ReplacedProgramTest : public ::testing::Test {
+ protected:
+  ReplacedProgramTest() {
+    char path[] = "/tmp/skein_replaced_XXXXXX";
+    directory_ = ::mkdtemp(path);
+    // A binary: a script cannot be executed once no path leads to it.
+    std::filesystem::copy_file("/bin/sh", directory_ + "/worker");
+    node_.restarts_max = 1;
+    node_.backoff_min = absl::Milliseconds(1);
+    node_.backoff_max = absl::Milliseconds(2);
+  }
+  ~ReplacedProgramTest() override { std::filesystem::remove_all(directory_); }
+
+  void WriteNext(const std::string& script) const {
+    std::ofstream(directory_ + "/next") << "#!/bin/sh\n" << script << '\n';
+    std::filesystem::permissions(directory_ + "/next", std::filesystem::perms::owner_all);
+  }
+  // `script` sees the number of its run in $n, and takes its own place with $replace.
+  Outcome Run(const std::string& script) const {
+    ChildSpec spec =
+        Shell(ChildRole::kWorker,
+              "n=$(cat " + directory_ + "/n 2>/dev/null || echo 0); echo $((n+1)) >" + directory_ +
+                  "/n; replace='mv " + directory_ + "/next " + directory_ + "/worker'; " + script);
+    spec.program = directory_ + "/worker";
+    return Supervise({spec}, node_, [this](SupervisorOptions& options) {
+      options.start_timeout = absl::Milliseconds(300);
+      options.counters_path = directory_ + "/counters";
+    });
+  }
+
+  std::string directory_;
+  protocol::NodeConfig node_;
+};
+
+constexpr char kReplaceOnce[] =
+    "echo ready >&3; if [ $n = 0 ]; then $replace; exit 0; fi; echo stop >&3; sleep 100";
+
+TEST_F(ReplacedProgramTest, OneThatHangsIsEndedAndTheOneBeforeComesBack) {
+  WriteNext("sleep 1000");
+  const Outcome outcome = Run(kReplaceOnce);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("the new program says nothing and is ended"));
+  EXPECT_THAT(outcome.output, HasSubstr("the one before it is started again"));
+}
+
+TEST_F(ReplacedProgramTest, OneThatEndsInOrderBeforeItIsReadyGivesWay) {
+  WriteNext("exit 0");
+  node_.restarts_max = 3;
+  const Outcome outcome = Run(kReplaceOnce);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("the one before it is started again"));
+  EXPECT_THAT(outcome.output, ::testing::Not(HasSubstr("failed too often")));
+}
+
+TEST_F(ReplacedProgramTest, OneThatSpeaksInTimeMayTakeLongToBeReady) {
+  WriteNext("echo loaded >&3; sleep 1; echo stop >&3; sleep 100");
+  const Outcome outcome = Run(kReplaceOnce);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, ::testing::Not(HasSubstr("is ended")));
+}
+
+TEST_F(ReplacedProgramTest, AnotherProgramEndsThePauseOfOneThatFailedTooOften) {
+  WriteNext("echo ready >&3; echo stop >&3; sleep 100");
+  const Outcome outcome = Run("if [ $n = 1 ]; then $replace; fi; exit 3");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("child failed too often"));
+  EXPECT_THAT(outcome.output, HasSubstr("another program was installed, it is started at once"));
 }
 
 TEST(NodeSupervisorTest, LongAndUnfinishedLinesArePassedOn) {

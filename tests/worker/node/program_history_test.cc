@@ -45,6 +45,33 @@ class ProgramHistoryTest : public ::testing::Test {
   ProgramHistory history_;
 };
 
+TEST_F(ProgramHistoryTest, OnlyANewProgramIsOnTrialAndOnlyUntilItIsReady) {
+  Install("old");
+  history_.Look(path());
+  EXPECT_FALSE(history_.on_trial()) << "there is none before it";
+  history_.OnReady();
+  EXPECT_FALSE(history_.IsReplaced(path()));
+  Install("new");
+  EXPECT_TRUE(history_.IsReplaced(path()));
+  history_.Look(path());
+  EXPECT_FALSE(history_.IsReplaced(path()));
+  EXPECT_TRUE(history_.on_trial());
+  history_.OnReady();
+  EXPECT_FALSE(history_.on_trial());
+  fs::remove(path());
+  EXPECT_FALSE(history_.IsReplaced(path())) << "nothing is there";
+}
+
+TEST_F(ProgramHistoryTest, AfterGoingBackWhatIsAtThePathDoesNotCount) {
+  Install("old");
+  Run();
+  Install("new");
+  history_.Look(path());
+  EXPECT_TRUE(history_.GoBack());
+  EXPECT_FALSE(history_.on_trial());
+  EXPECT_FALSE(history_.IsReplaced(path()));
+}
+
 TEST_F(ProgramHistoryTest, ARefusedProgramGivesWayToTheOneBefore) {
   Install("old");
   Run();

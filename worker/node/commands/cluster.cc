@@ -203,7 +203,7 @@ std::string Cut(std::string_view text, size_t width) { return std::string(text.s
 void Pause() { ::poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(kPoll))); }
 
 std::string GroupBody(const std::vector<std::string>& words) {
-  return words.empty() ? "{}" : Concat("{\"group\":", words.front(), "}");
+  return words.empty() ? "{\"group\":null}" : Concat("{\"group\":", words.front(), "}");
 }
 
 // True when nothing of the group, or of the whole cluster, runs any more, and what moved runs

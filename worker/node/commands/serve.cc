@@ -260,6 +260,7 @@ SupervisorOptions ToSupervisorOptions(const ServePlan& plan, NodeParts& parts,
   options.children = std::move(children);
   options.node = plan.config.node;
   options.drain_timeout = plan.config.server.shutdown_timeout;
+  options.start_timeout = plan.config.rollout.start_timeout;
   options.containment = parts.containment.get();
   options.output = parts.output.get();
   options.life = &*parts.life;

@@ -443,6 +443,8 @@ bool NodeSupervisor::GoBack(Child& child, const ChildEnd& end, absl::Time now) {
                          : failed                        ? child.program.OnFailedStart()
                                                          : false;
   if (!goes_back) return false;
+  // So the coordinator hears of a failed start, not of an end in order: its rollout halts.
+  child.last_end = PredecessorEnd::kOwn;
   SKEIN_LOG(kError, "the new program does not work, the one before it is started again")
       .Field("child", child.spec.name)
       .Field("end", end.Describe());

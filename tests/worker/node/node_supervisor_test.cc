@@ -212,7 +212,8 @@ class ReplacedProgramTest : public ::testing::Test {
 };
 
 constexpr char kReplaceOnce[] =
-    "echo ready >&3; if [ $n = 0 ]; then $replace; exit 0; fi; echo stop >&3; sleep 100";
+    "echo told$3; echo ready >&3; if [ $n = 0 ]; then $replace; exit 0; fi; echo stop >&3; sleep "
+    "100";
 
 TEST_F(ReplacedProgramTest, OneThatHangsIsEndedAndTheOneBeforeComesBack) {
   WriteNext("sleep 1000");
@@ -229,6 +230,9 @@ TEST_F(ReplacedProgramTest, OneThatEndsInOrderBeforeItIsReadyGivesWay) {
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("the one before it is started again"));
   EXPECT_THAT(outcome.output, ::testing::Not(HasSubstr("failed too often")));
+  EXPECT_EQ(ValuesOf(outcome.output, "told--predecessor-end="),
+            (std::vector<std::string>{"0", "1"}))
+      << "a failed start is told as one, whatever its code";
 }
 
 TEST_F(ReplacedProgramTest, OneThatSpeaksInTimeMayTakeLongToBeReady) {

@@ -10,6 +10,7 @@ namespace skein::coordinator {
 namespace {
 
 const std::vector<std::string> kApis = {"chat", "completions"};
+const std::vector<std::string> kParseResults = {"ok", "recovered", "malformed", "unclosed"};
 const std::vector<std::string> kFinished = {"stop", "length", "abort", "error", "timeout"};
 const std::vector<std::string> kRoutes = {"/v1/chat/completions",
                                           "/v1/completions",
@@ -103,6 +104,15 @@ HttpMetrics::HttpMetrics(protocol::MetricsRegistry& registry)
       http_limits(registry.AddCounter({"skein_http_limits_total",
                                        "Connections and requests refused by a limit of the server "
                                        "section."})),
+      tool_parse(registry.AddCounters(
+          {"skein_tool_parse_total",
+           "Tool calls by how they were read. malformed or recovered rising: the model leaves its "
+           "syntax."},
+          {{"result", kParseResults}})),
+      reasoning_parse(registry.AddCounters(
+          {"skein_reasoning_parse_total",
+           "Answers by how their reasoning was read. unclosed rising: max_tokens is too small."},
+          {{"result", kParseResults}})),
       bad_requests(registry.AddCounters(
           {"skein_bad_request_total", "Requests refused with a 4xx, by error code."},
           {{"reason", kReasons}})),
@@ -415,6 +425,12 @@ void CoordinatorMetrics::Count(const ApiEvent& event) {
       return;
     case ApiEvent::Kind::kLimit:
       http_limits.Increment();
+      return;
+    case ApiEvent::Kind::kToolParse:
+      tool_parse.At({Closed(kParseResults, event.name)}).Increment();
+      return;
+    case ApiEvent::Kind::kReasoningParse:
+      reasoning_parse.At({Closed(kParseResults, event.name)}).Increment();
       return;
   }
 }

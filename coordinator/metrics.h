@@ -24,8 +24,9 @@ struct HttpMetrics {
   protocol::CounterFamily http_requests;  // route, method, code
   protocol::Gauge http_streams_open;
   protocol::Counter http_malformed, http_timeouts, http_unknown_fields, http_limits;
-  protocol::CounterFamily bad_requests;          // reason
-  protocol::CounterFamily admission_rejections;  // reason
+  protocol::CounterFamily tool_parse, reasoning_parse;  // result
+  protocol::CounterFamily bad_requests;                 // reason
+  protocol::CounterFamily admission_rejections;         // reason
   protocol::Counter client_disconnects;
 };
 

@@ -42,6 +42,28 @@ std::string FormatLogprob(float logprob) {
   return protocol::FormatJsonDouble(ShownLogprob(logprob));
 }
 
+void WriteCalls(const std::vector<ChatToolCall>& calls, JsonWriter* writer) {
+  if (calls.empty()) return;
+  writer->Key("tool_calls");
+  writer->BeginArray();
+  for (const ChatToolCall& call : calls) {
+    writer->BeginObject();
+    writer->Key("id");
+    writer->String(call.id);
+    writer->Key("type");
+    writer->String("function");
+    writer->Key("function");
+    writer->BeginObject();
+    writer->Key("name");
+    writer->String(call.name);
+    writer->Key("arguments");
+    writer->String(call.arguments);
+    writer->EndObject();
+    writer->EndObject();
+  }
+  writer->EndArray();
+}
+
 void WriteChoice(const AnswerIdentity& identity, const WholeAnswer& answer, JsonWriter* writer) {
   writer->BeginObject();
   writer->Key("index");
@@ -52,13 +74,18 @@ void WriteChoice(const AnswerIdentity& identity, const WholeAnswer& answer, Json
     writer->Key("role");
     writer->String("assistant");
     writer->Key("content");
-    writer->String(answer.text.content);
+    if (answer.text.content.empty() && !answer.calls.empty()) {
+      writer->Null();
+    } else {
+      writer->String(answer.text.content);
+    }
     if (answer.has_reasoning) {
       writer->Key("reasoning_content");
       writer->String(answer.text.reasoning);
     }
     writer->Key("refusal");
     writer->Null();
+    WriteCalls(answer.calls, writer);
     writer->EndObject();
   } else {
     writer->Key("text");

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "coordinator/api/generation_params.h"
 #include "coordinator/front_door.h"
+#include "coordinator/text/chat_template.h"
 #include "coordinator/text/output_parser.h"
 #include "coordinator/text/tokenizer.h"
 
@@ -37,7 +39,8 @@ struct Usage {
 // The usage object.
 std::string UsageJson(const Usage& usage);
 
-// How a choice ended: "stop" or "length", and the detail as JSON text ("null", a string, an id).
+// How a choice ended: "stop", "length" or "tool_calls", and the detail as JSON text ("null", a
+// string, an id).
 struct ChoiceEnd {
   std::string finish_reason;
   std::string stop_reason = "null";
@@ -82,6 +85,7 @@ class LogprobList {
 struct WholeAnswer {
   OutputText text;
   bool has_reasoning = false;
+  std::vector<ChatToolCall> calls = {};
   std::string logprobs = "null";
   ChoiceEnd end;
   Usage usage;

@@ -18,6 +18,7 @@
 #include "coordinator/api/generation.h"
 #include "coordinator/api/logit_edits.h"
 #include "coordinator/api/request_ids.h"
+#include "coordinator/text/call_texts.h"
 #include "protocol/base/log.h"
 #include "protocol/base/strings.h"
 #include "protocol/http/http_server.h"
@@ -112,6 +113,7 @@ class ApiServer::Impl {
     RequestForm form = RequestForm::kChat;
     std::vector<int32_t> ids;
     bool starts_in_reasoning = false;
+    std::vector<DeclaredTool> tools = {};  // that may be called
   };
   std::optional<ApiError> CheckBeforeEncoding(const Call& call, const GenerationParams& params,
                                               size_t text_bytes) const;
@@ -131,6 +133,7 @@ class ApiServer::Impl {
   const ChatTemplate& chat_;
   FrontDoor& front_door_;
   const RequestIds ids_;
+  CallTexts call_texts_;
   const int64_t created_;
   const std::shared_ptr<DeltaCourier> courier_ = std::make_shared<DeltaCourier>();
   std::unique_ptr<protocol::HttpServer> http_;
@@ -251,23 +254,6 @@ bool ApiServer::Impl::IsServed(std::string_view name) const {
   return name.empty() || std::find(names.begin(), names.end(), name) != names.end();
 }
 
-namespace {
-
-// Everything of a conversation that is tokenised.
-size_t TextBytes(const ChatConversation& conversation) {
-  size_t bytes = conversation.response_schema.size();
-  for (const std::string& schema : conversation.tool_schemas) bytes += schema.size();
-  for (const ChatMessage& message : conversation.messages) {
-    bytes += message.content.size() + message.reasoning_content.size();
-    for (const ChatToolCall& call : message.tool_calls) {
-      bytes += call.name.size() + call.arguments.size();
-    }
-  }
-  return bytes;
-}
-
-}  // namespace
-
 ApiOr<JsonValue> ApiServer::Impl::ParseBody(const Call& call) const {
   absl::StatusOr<JsonValue> body = protocol::ParseJson(call.request.body, options_.json_limits);
   if (!body.ok()) return InvalidJson(std::string(protocol::StatusText(body.status())));
@@ -353,6 +339,12 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
   setup.starts_in_reasoning = prompt.starts_in_reasoning;
   setup.end_think_id = chat_.end_think_id();
   setup.eos_id = chat_.eos_id();
+  setup.dsml_id = chat_.dsml_id();
+  setup.calls.tools = std::move(prompt.tools);
+  setup.calls.call_id = [this, number = call.number](size_t index) {
+    return ids_.CallId(number, index);
+  };
+  setup.on_call = [this](ChatToolCall done) { call_texts_.Keep({}, std::move(done)); };
   setup.headers = call.headers;
   setup.egress_bytes_max = options_.http_limits.egress_bytes_max;
   setup.courier = courier_;
@@ -383,6 +375,15 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
 void ApiServer::Impl::OnGenerationEnd(std::string_view route, const GenerationEnd& end,
                                       bool streamed) {
   Emit({ApiEvent::Kind::kGeneration, route, "POST", end.reason, end.status});
+  for (size_t result = 0; result < end.calls.size(); ++result) {
+    for (uint32_t i = 0; i < end.calls[result]; ++i) {
+      Emit({ApiEvent::Kind::kToolParse, route, "POST", kParseResultNames[result], 0});
+    }
+  }
+  if (end.reasoning.has_value()) {
+    const auto result = static_cast<size_t>(*end.reasoning);
+    Emit({ApiEvent::Kind::kReasoningParse, route, "POST", kParseResultNames[result], 0});
+  }
   if (streamed) Emit({ApiEvent::Kind::kStreamClosed, route, "POST", {}, 0});
   Emit({ApiEvent::Kind::kResponse, route, "POST", {}, end.status});
   if (end.status == 499) SKEIN_LOG(kInfo, "client closed the request").Field("route", route);
@@ -402,15 +403,21 @@ void ApiServer::Impl::HandleChat(Call& call) {
   if (const auto error = CheckBeforeEncoding(call, request.params, text_bytes)) {
     return SendError(call, *error);
   }
+  for (ChatMessage& message : request.conversation.messages) {
+    for (ChatToolCall& tool_call : message.tool_calls) call_texts_.Restore({}, &tool_call);
+  }
+  // Tools are shown and may not be called: the token that every call begins with is masked.
+  const bool shows_tools = !request.conversation.tool_schemas.empty();
+  if (shows_tools && request.tools.empty()) MaskToken(chat_.dsml_id(), &request.params.edits);
   absl::StatusOr<ChatPrompt> prompt = chat_.Render(request.conversation);
   if (!prompt.ok()) {
     ApiError error = FromStatus(prompt.status());
-    error.param = "messages";
+    error.param = absl::IsUnimplemented(prompt.status()) && shows_tools ? "tools" : "messages";
     return SendError(call, error);
   }
-  const auto error =
-      Submit(call, std::move(request.params),
-             {RequestForm::kChat, std::move(prompt->ids), prompt->starts_in_reasoning});
+  const auto error = Submit(call, std::move(request.params),
+                            {RequestForm::kChat, std::move(prompt->ids),
+                             prompt->starts_in_reasoning, std::move(request.tools)});
   if (error.has_value()) SendError(call, *error);
 }
 

@@ -28,15 +28,17 @@ enum class HealthProbe { kReady, kLive, kStartup };
 // Something to count. `kind` decides which other members are set.
 struct ApiEvent {
   enum class Kind {
-    kResponse,      // route, method, status: an answer is decided (for a stream: it ended)
-    kGeneration,    // route, name = "stop", "length", "abort", "error" or "timeout"
-    kStreamOpened,  // route
-    kStreamClosed,  // route
-    kUnknownField,  // a field of that name was ignored
-    kRefusal,       // route, status, name = code of the error object
-    kMalformed,     // name = framing rule
-    kTimeout,       // name = phase
-    kLimit,         // name = limit
+    kResponse,        // route, method, status: an answer is decided (for a stream: it ended)
+    kGeneration,      // route, name = "stop", "length", "abort", "error" or "timeout"
+    kStreamOpened,    // route
+    kStreamClosed,    // route
+    kUnknownField,    // a field of that name was ignored
+    kRefusal,         // route, status, name = code of the error object
+    kMalformed,       // name = framing rule
+    kTimeout,         // name = phase
+    kLimit,           // name = limit
+    kToolParse,       // route, name = "ok", "recovered", "malformed" or "unclosed"
+    kReasoningParse,  // the same of reasoning
   };
   Kind kind = Kind::kResponse;
   std::string_view route;   // "/v1/chat/completions", ...; "other" for unknown paths

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "protocol/base/strings.h"
+#include "protocol/json/json_writer.h"
 
 namespace skein::coordinator {
 namespace {
@@ -140,7 +141,8 @@ bool IsKnownCall(const std::vector<ChatMessage>& messages, std::string_view id) 
   return false;
 }
 
-void ReadTool(FieldReader* reader, const std::vector<ChatMessage>& before, ChatMessage* message) {
+void ReadToolResult(FieldReader* reader, const std::vector<ChatMessage>& before,
+                    ChatMessage* message) {
   if (!ReadContent(reader, &message->content)) {
     reader->Invalid("content", "is missing; a tool message needs content");
   }
@@ -165,7 +167,7 @@ void ReadMessage(FieldReader* reader, const std::vector<ChatMessage>& before,
   message->role = kRoles[*role];
   reader->String("name");
   if (message->role == ChatRole::kAssistant) return ReadAssistant(reader, message);
-  if (message->role == ChatRole::kTool) return ReadTool(reader, before, message);
+  if (message->role == ChatRole::kTool) return ReadToolResult(reader, before, message);
   if (!ReadContent(reader, &message->content)) {
     reader->Invalid("content", "is missing; expected a string or an array of text parts");
   }
@@ -218,23 +220,84 @@ void ReadThinking(FieldReader* reader, ChatConversation* conversation) {
       thinking.value_or(true) ? ThinkingMode::kEnabled : ThinkingMode::kDisabled;
 }
 
-void ReadTools(FieldReader* reader) {
-  const JsonValue* tools = reader->Find("tools");
-  bool has_tools = false;
-  if (tools != nullptr) {
-    if (!tools->IsArray()) return reader->WrongKind("tools", *tools, "an array");
-    if (tools->elements().size() > kToolsMax) {
-      return reader->Invalid("tools", Concat("has ", tools->elements().size(), " tools; at most ",
-                                             kToolsMax, " are accepted"));
-    }
-    has_tools = !tools->elements().empty();
-    if (has_tools) reader->Unsupported("tools", kNotYet);
+// The parameters that the schema of a function requires.
+void ReadRequired(FieldReader* function, DeclaredTool* tool) {
+  const JsonValue* parameters = function->Find("parameters");
+  if (parameters == nullptr) return;
+  if (!parameters->IsObject()) {
+    return function->WrongKind("parameters", *parameters, "an object");
   }
+  FieldReader schema(*parameters, function->Path("parameters."));
+  const JsonValue* required = schema.Find("required");
+  if (required == nullptr) return;
+  if (!required->IsArray()) schema.WrongKind("required", *required, "an array");
+  for (size_t i = 0; i < required->elements().size(); ++i) {
+    const JsonValue& name = required->elements()[i];
+    if (!name.IsString()) schema.WrongKind(Concat("required[", i, "]"), name, "a string");
+    tool->required.emplace_back(name.string());
+  }
+  if (schema.error().has_value()) function->Keep(*schema.error());
+}
+
+void ReadFunction(FieldReader* function, DeclaredTool* tool) {
+  const auto name = function->String("name");
+  if (!name.has_value() || !IsFunctionName(*name)) {
+    return function->Invalid("name", "must have 1 to 64 characters of A-Z a-z 0-9 _ . -");
+  }
+  tool->name = std::string(*name);
+  function->String("description");
+  if (function->Bool("strict").value_or(false)) function->Unsupported("strict", kNotYet);
+  ReadRequired(function, tool);
+}
+
+void ReadTool(FieldReader* fields, ChatRequest* request) {
+  if (!fields->Choice("type", {"function"}).has_value()) {
+    fields->Invalid("type", "is missing; accepted: function");
+  }
+  const JsonValue* function = fields->Find("function");
+  if (function == nullptr || !function->IsObject()) {
+    return fields->Invalid("function", "must be an object with name and parameters");
+  }
+  FieldReader inner(*function, fields->Path("function."));
+  DeclaredTool tool;
+  ReadFunction(&inner, &tool);
+  if (inner.error().has_value()) return fields->Keep(*inner.error());
+  for (const DeclaredTool& other : request->tools) {
+    if (other.name == tool.name) {
+      return fields->Invalid("function.name", "names a function that an earlier tool names");
+    }
+  }
+  request->tools.push_back(std::move(tool));
+  request->conversation.tool_schemas.push_back(
+      protocol::WriteJson(*function, protocol::JsonStyle::kSpaced));
+}
+
+void ReadToolList(FieldReader* reader, ChatRequest* request) {
+  const JsonValue* tools = reader->Find("tools");
+  if (tools == nullptr) return;
+  if (!tools->IsArray()) return reader->WrongKind("tools", *tools, "an array");
+  if (tools->elements().size() > kToolsMax) {
+    return reader->Invalid("tools", Concat("has ", tools->elements().size(), " tools; at most ",
+                                           kToolsMax, " are accepted"));
+  }
+  for (size_t i = 0; i < tools->elements().size(); ++i) {
+    const JsonValue& value = tools->elements()[i];
+    const std::string name = Concat("tools[", i, "]");
+    if (!value.IsObject()) return reader->WrongKind(name, value, "an object");
+    FieldReader fields(value, name + ".");
+    ReadTool(&fields, request);
+    if (fields.error().has_value()) return reader->Keep(*fields.error());
+  }
+}
+
+void ReadTools(FieldReader* reader, ChatRequest* request) {
+  ReadToolList(reader, request);
   if (const JsonValue* choice = reader->Find("tool_choice")) {
     if (choice->IsObject()) {
       reader->Unsupported("tool_choice", kNotYet);
     } else if (const auto name = reader->Choice("tool_choice", {"none", "auto", "required"})) {
       if (*name == 2) reader->Unsupported("tool_choice", kNotYet);
+      if (*name == 0) request->tools.clear();
     }
   }
   if (!reader->Bool("parallel_tool_calls").value_or(true)) {
@@ -287,6 +350,18 @@ void ReadMessages(FieldReader* reader, std::vector<ChatMessage>* messages) {
   }
 }
 
+size_t TextBytes(const ChatConversation& conversation) {
+  size_t bytes = conversation.response_schema.size();
+  for (const std::string& schema : conversation.tool_schemas) bytes += schema.size();
+  for (const ChatMessage& message : conversation.messages) {
+    bytes += message.content.size() + message.reasoning_content.size();
+    for (const ChatToolCall& call : message.tool_calls) {
+      bytes += call.name.size() + call.arguments.size();
+    }
+  }
+  return bytes;
+}
+
 ApiOr<ChatRequest> ParseChatRequest(const JsonValue& body, const RequestLimits& limits) {
   if (!body.IsObject()) return InvalidJson("the body must be a JSON object");
   FieldReader reader(body);
@@ -297,7 +372,7 @@ ApiOr<ChatRequest> ParseChatRequest(const JsonValue& body, const RequestLimits& 
   const bool thinks = request.conversation.thinking == ThinkingMode::kEnabled;
   request.has_idle_penalties = !ReadPenalties(
       &reader, thinks ? Penalties::kWithoutEffect : Penalties::kApply, &request.params.edits);
-  ReadTools(&reader);
+  ReadTools(&reader, &request);
   ReadResponseFormat(&reader);
   if (!reader.Bool("add_generation_prompt").value_or(true)) {
     reader.Unsupported("add_generation_prompt", kNotYet);

@@ -4,12 +4,14 @@
 // Must never: show the text of a message in an error.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/generation_params.h"
 #include "coordinator/text/chat_template.h"
+#include "coordinator/text/tool_call_parser.h"
 #include "protocol/json/json.h"
 
 namespace skein::coordinator {
@@ -17,12 +19,16 @@ namespace skein::coordinator {
 struct ChatRequest {
   GenerationParams params;
   ChatConversation conversation;
+  std::vector<DeclaredTool> tools;  // that may be called; none with tool_choice none
   bool has_idle_penalties = false;  // set, and without effect since thinking is on
   std::vector<std::string> unknown_fields;
 };
 
 // Errors name the field as a path. Every known field is checked, also those without effect.
 ApiOr<ChatRequest> ParseChatRequest(const protocol::JsonValue& body, const RequestLimits& limits);
+
+// Bytes of everything of a conversation that is tokenised.
+size_t TextBytes(const ChatConversation& conversation);
 
 // The messages of a body, as /tokenize takes them.
 void ReadMessages(FieldReader* reader, std::vector<ChatMessage>* messages);

@@ -19,6 +19,8 @@ OutputOptions ParserOptions(const Generation::Setup& setup) {
   options.starts_in_reasoning = setup.starts_in_reasoning;
   options.end_think_id = setup.end_think_id;
   options.stop = setup.params.stop_strings;
+  options.dsml_id = setup.dsml_id;
+  options.calls = setup.calls;
   return options;
 }
 
@@ -110,30 +112,56 @@ bool Generation::OnToken(const DeltaToken& token) {
   AddText(parser_.Append(token.id,
                          honour ? Detokenizer::Honour::kStops : Detokenizer::Honour::kNoStops));
   if (parser_.matched_stop().has_value()) {
-    usage_.reasoning_tokens = static_cast<int64_t>(parser_.reasoning_tokens());
-    front_door_.Cancel({setup_.request});
     ChoiceEnd end{"stop", {}};
     protocol::AppendJsonString(*parser_.matched_stop(), &end.stop_reason);
-    Finish(end);
+    StopAt(end);
+    return false;
+  }
+  if (parser_.done()) {
+    StopAt({"tool_calls", "null"});
     return false;
   }
   if (setup_.params.per_token) Flush();
   return !has_ended_;
 }
 
-void Generation::AddText(const OutputText& text) {
+void Generation::StopAt(const ChoiceEnd& end) {
+  usage_.reasoning_tokens = static_cast<int64_t>(parser_.reasoning_tokens());
+  front_door_.Cancel({setup_.request});
+  Finish(end);
+}
+
+void Generation::AddText(OutputText text) {
   text_.reasoning += text.reasoning;
   text_.content += text.content;
+  for (ToolCallDelta& delta : text.calls) {
+    AddCall(delta);
+    if (wants_stream()) AppendCallDelta(std::move(delta), &text_.calls);
+  }
+}
+
+void Generation::AddCall(const ToolCallDelta& delta) {
+  if (!delta.id.empty()) {
+    if (has_open_call_) calls_.pop_back();  // it broke off
+    calls_.push_back({delta.id, delta.name, {}, {}});
+    has_open_call_ = true;
+  }
+  calls_.back().arguments += delta.arguments;
+  if (!delta.closes) return;
+  has_open_call_ = false;
+  calls_.back().original = delta.original;
+  if (setup_.on_call) setup_.on_call(calls_.back());
 }
 
 ChoiceEnd Generation::EndOf(const TokenDelta& delta) const {
   if (delta.finish == FinishReason::kLength) return {"length", "null"};
+  if (parser_.has_calls()) return {"tool_calls", "null"};
   if (delta.stop_token_id != setup_.eos_id) return {"stop", std::to_string(delta.stop_token_id)};
   return {"stop", parser_.in_reasoning() ? "\"reasoning_unclosed\"" : "null"};
 }
 
 std::string Generation::TakeUnsent() {
-  if (text_.reasoning.empty() && text_.content.empty() && logprobs_.empty()) return {};
+  if (text_.empty() && logprobs_.empty()) return {};
   const std::string logprobs = logprobs_.empty() ? "null" : logprobs_.Take();
   const OutputText text = std::exchange(text_, {});
   return sse_.Delta(text, logprobs, usage_);
@@ -142,7 +170,7 @@ std::string Generation::TakeUnsent() {
 void Generation::Flush() {
   if (!wants_stream() || has_ended_) return;
   if (exchange_->pending_bytes() > kMergeBytes) {
-    const size_t unsent = text_.reasoning.size() + text_.content.size() + logprobs_.waiting_bytes();
+    const size_t unsent = text_.size() + logprobs_.waiting_bytes();
     if (unsent <= setup_.egress_bytes_max) return;
   } else {
     std::string event = TakeUnsent();
@@ -163,6 +191,9 @@ void Generation::Finish(const ChoiceEnd& end) {
   } else {
     WholeAnswer answer;
     answer.text = std::move(text_);
+    // Half a call is no call.
+    if (has_open_call_) calls_.pop_back();
+    answer.calls = std::move(calls_);
     answer.has_reasoning = setup_.starts_in_reasoning;
     if (setup_.params.sampling.logprobs) answer.logprobs = logprobs_.Take();
     answer.end = end;
@@ -194,7 +225,13 @@ void Generation::OnClosed() {
 
 void Generation::End(std::string_view reason, int status) {
   has_ended_ = true;
-  if (setup_.on_end) setup_.on_end({reason, status});
+  if (!setup_.on_end) return;
+  GenerationEnd end{reason, status};
+  if (setup_.identity.form == RequestForm::kChat) {
+    end.calls = parser_.call_counts();
+    if (status == 200) end.reasoning = parser_.reasoning_result();
+  }
+  setup_.on_end(end);
 }
 
 }  // namespace skein::coordinator

@@ -7,13 +7,16 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "coordinator/api/answer_format.h"
 #include "coordinator/api/delta_courier.h"
 #include "coordinator/api/generation_params.h"
 #include "coordinator/api/sse_writer.h"
 #include "coordinator/front_door.h"
+#include "coordinator/text/chat_template.h"
 #include "coordinator/text/output_parser.h"
 #include "coordinator/text/tokenizer.h"
 #include "protocol/http/http_server.h"
@@ -24,6 +27,8 @@ namespace skein::coordinator {
 struct GenerationEnd {
   std::string_view reason;  // "stop", "length", "abort", "error", "timeout"
   int status = 200;         // of the response; 499 when the client went away
+  ParseCounts calls = {};   // how tool calls were read
+  std::optional<ParseResult> reasoning = std::nullopt;  // how the reasoning was read
 };
 
 class Generation final : public TokenSink,
@@ -38,10 +43,13 @@ class Generation final : public TokenSink,
     bool starts_in_reasoning = false;
     int32_t end_think_id = -1;
     int32_t eos_id = -1;
+    int32_t dsml_id = -1;
+    ToolCallOptions calls;
     protocol::HttpHeaders headers;  // of the response
     size_t egress_bytes_max = 256 * 1024;
-    std::shared_ptr<DeltaCourier> courier;  // from the control thread to the listener's
-    std::function<int()> retry_after_s;     // advice for a 503
+    std::shared_ptr<DeltaCourier> courier;      // from the control thread to the listener's
+    std::function<int()> retry_after_s;         // advice for a 503
+    std::function<void(ChatToolCall)> on_call;  // a call was closed; with its original text
     std::function<void(const GenerationEnd&)> on_end;
   };
 
@@ -69,7 +77,11 @@ class Generation final : public TokenSink,
   // Sends the text that is certain, unless the client is behind: then it is merged with the next.
   void Flush();
   std::string TakeUnsent();
-  void AddText(const OutputText& text);
+  void AddText(OutputText text);
+  // Puts deltas of calls together, for whole answers and replays.
+  void AddCall(const ToolCallDelta& delta);
+  // Ends the generation before the model's own end.
+  void StopAt(const ChoiceEnd& end);
   bool wants_stream() const { return setup_.params.stream; }
 
   Setup setup_;
@@ -80,7 +92,9 @@ class Generation final : public TokenSink,
   SseWriter sse_;
   LogprobList logprobs_;
   Usage usage_;
-  OutputText text_;  // not sent yet; of a whole answer: all of it
+  OutputText text_;                  // not sent yet; of a whole answer: all of it
+  std::vector<ChatToolCall> calls_;  // begun ones; the last may be open
+  bool has_open_call_ = false;
   bool has_ended_ = false;
 };
 

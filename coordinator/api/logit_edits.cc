@@ -4,6 +4,7 @@
 #include "coordinator/api/logit_edits.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,6 +34,16 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> BadWordIds(const Tokenizer& to
 }
 
 }  // namespace
+
+void MaskToken(int32_t token, protocol::LogitEdits* edits) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (protocol::TokenBias& bias : edits->bias) {
+    if (bias.token != token) continue;
+    bias.bias = kNever;
+    return;
+  }
+  edits->bias.push_back({token, kNever});
+}
 
 std::optional<ApiError> SetEdits(const Tokenizer& tokenizer, GenerationParams* params) {
   for (const std::string& word : params->bad_words) {

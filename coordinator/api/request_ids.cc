@@ -27,7 +27,7 @@ std::string Hex(uint64_t value) {
   return std::string(digits.data(), digits.size());
 }
 
-enum Purpose : uint64_t { kAnswer = 1, kHeader = 2, kSampling = 3, kSpread = 4 };
+enum Purpose : uint64_t { kAnswer = 1, kHeader = 2, kSampling = 3, kSpread = 4, kCall = 5 };
 
 uint64_t Draw(uint64_t seed, uint64_t number, Purpose purpose) {
   return Mix(Mix(seed ^ (static_cast<uint64_t>(purpose) << 56)) ^ number);
@@ -45,6 +45,19 @@ std::string RequestIds::HeaderId(std::string_view given, uint64_t number) const 
       std::all_of(given.begin(), given.end(), [](char c) { return c > ' ' && c <= '~'; });
   if (visible && !given.empty() && given.size() <= kHeaderIdBytesMax) return std::string(given);
   return "req-" + Hex(Draw(seed_, number, kHeader));
+}
+
+std::string RequestIds::CallId(uint64_t number, size_t index) const {
+  constexpr std::string_view kDigits =
+      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  constexpr int kPerDraw = 8;
+  std::string id = "call_";
+  uint64_t draw = Mix(Draw(seed_, number, kCall) ^ index);
+  for (int i = 0; i < 24; ++i) {
+    if (i % kPerDraw == 0) draw = Mix(draw);
+    id += kDigits[(draw >> (8 * (i % kPerDraw))) % kDigits.size()];
+  }
+  return id;
 }
 
 uint64_t RequestIds::SamplingSeed(uint64_t number) const { return Draw(seed_, number, kSampling); }

@@ -19,6 +19,8 @@ class RequestIds {
   std::string AnswerId(RequestForm form, uint64_t number) const;
   // The x-request-id of the client if it is 1 to 128 visible ASCII characters, else a new one.
   std::string HeaderId(std::string_view given, uint64_t number) const;
+  // "call_" and 24 letters and digits, of the call with that index in the request's answer.
+  std::string CallId(uint64_t number, size_t index) const;
   // The sampling seed of a request that brings none.
   uint64_t SamplingSeed(uint64_t number) const;
   // A number in [0, 1) that differs from request to request.

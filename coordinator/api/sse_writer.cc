@@ -38,6 +38,35 @@ std::string Choice(Fill fill, std::string_view logprobs, const ChoiceEnd* end) {
   return out;
 }
 
+// The first fragment of a call has id, type and name; the others arguments alone.
+void WriteCalls(const std::vector<ToolCallDelta>& calls, JsonWriter* writer) {
+  if (calls.empty()) return;
+  writer->Key("tool_calls");
+  writer->BeginArray();
+  for (const ToolCallDelta& call : calls) {
+    writer->BeginObject();
+    writer->Key("index");
+    writer->Uint(call.index);
+    if (!call.id.empty()) {
+      writer->Key("id");
+      writer->String(call.id);
+      writer->Key("type");
+      writer->String("function");
+    }
+    writer->Key("function");
+    writer->BeginObject();
+    if (!call.id.empty()) {
+      writer->Key("name");
+      writer->String(call.name);
+    }
+    writer->Key("arguments");
+    writer->String(call.arguments);
+    writer->EndObject();
+    writer->EndObject();
+  }
+  writer->EndArray();
+}
+
 }  // namespace
 
 SseWriter::SseWriter(const AnswerIdentity& identity, ChunkUsage usage)
@@ -108,10 +137,11 @@ std::string SseWriter::Delta(const OutputText& text, std::string_view logprobs,
       writer->Key("reasoning_content");
       writer->String(text.reasoning);
     }
-    if (!text.content.empty() || text.reasoning.empty()) {
+    if (!text.content.empty() || (text.reasoning.empty() && text.calls.empty())) {
       writer->Key("content");
       writer->String(text.content);
     }
+    WriteCalls(text.calls, writer);
     writer->EndObject();
   };
   return Chunk(Choice(fill, logprobs, nullptr), usage);

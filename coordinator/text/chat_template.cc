@@ -238,6 +238,7 @@ class PromptBuilder {
   }
 
   void Call(const ChatToolCall& call) {
+    if (!call.original.empty()) return Original(call.original);
     OpenTag(Concat(" invoke name=\"", call.name, "\">\n"));
     const std::string_view arguments =
         call.arguments.empty() ? std::string_view("{}") : std::string_view(call.arguments);
@@ -259,6 +260,13 @@ class PromptBuilder {
     }
     Text("\n");
     CloseTag(" invoke>");
+  }
+
+  void Original(const std::vector<std::string>& pieces) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (i > 0) Special(special_.dsml);
+      Text(pieces[i]);
+    }
   }
 
   void Trusted(std::string_view text) {

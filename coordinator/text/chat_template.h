@@ -25,6 +25,9 @@ struct ChatToolCall {
   std::string id;
   std::string name;
   std::string arguments;
+  // The call as the model wrote it, cut where the DSML token stood; empty: not known, the call is
+  // rendered from its arguments.
+  std::vector<std::string> original = {};
 };
 
 struct ChatMessage {
@@ -75,6 +78,7 @@ class ChatTemplate {
   int32_t eos_id() const { return special_.eos; }
   int32_t think_id() const { return special_.think; }
   int32_t end_think_id() const { return special_.end_think; }
+  int32_t dsml_id() const { return special_.dsml; }
 
  private:
   // Wording of the resource; nullopt when it has none of that name.

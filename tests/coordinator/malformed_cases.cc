@@ -110,6 +110,18 @@ std::vector<Case> TypeCases() {
       Invalid(kChat, Chat(R"("response_format":{"type":"xml"})"), "response_format.type",
               "\"xml\""),
       Invalid(kChat, Chat(R"("tool_choice":"always")"), "tool_choice", "\"always\""),
+      Invalid(kChat, Chat(R"("tools":[{"type":"web"}])"), "tools[0].type", "\"web\""),
+      Invalid(kChat, Chat(R"("tools":[{"type":"function"}])"), "tools[0].function", "an object"),
+      Invalid(kChat, Chat(R"("tools":[{"type":"function","function":{"name":"a b"}}])"),
+              "tools[0].function.name", "1 to 64 characters"),
+      Invalid(kChat,
+              Chat(R"("tools":[{"type":"function","function":{"name":"f"}},)"
+                   R"({"type":"function","function":{"name":"f"}}])"),
+              "tools[1].function.name", "an earlier tool names"),
+      Invalid(kChat,
+              Chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":)"
+                   R"({"required":[1]}}}])"),
+              "tools[0].function.parameters.required[0]", "is an integer; expected a string"),
       Invalid(kChat, Chat(R"("metadata":[])"), "metadata", "is an array; expected an object"),
       Invalid(kChat, Chat(R"("cache_salt":"a/b")"), "cache_salt", "1 to 128 characters"),
       Invalid(kText, R"({"prompt":{}})", "prompt", "is an object"),
@@ -180,7 +192,11 @@ std::vector<Case> MessageCases() {
 std::vector<Case> UnsupportedCases() {
   return {
       Unsupported(kChat, Chat(R"("n":2)"), "n", "is 2"),
-      Unsupported(kChat, Chat(R"("tools":[{"type":"function","function":{"name":"f"}}])"), "tools"),
+      Unsupported(kChat,
+                  Chat(R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])"),
+                  "tools[0].function.strict"),
+      Unsupported(kChat, Chat(R"("tool_choice":{"type":"function","function":{"name":"f"}})"),
+                  "tool_choice"),
       Unsupported(kChat, Chat(R"("tool_choice":"required")"), "tool_choice"),
       Unsupported(kChat, Chat(R"("parallel_tool_calls":false)"), "parallel_tool_calls"),
       Unsupported(kChat, Chat(R"("response_format":{"type":"json_object"})"), "response_format"),

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "protocol/http/http_client.h"
 #include "protocol/json/json.h"
 #include "tests/coordinator/malformed_cases.h"
 #include "tests/process/chat_client.h"
@@ -87,6 +88,46 @@ TEST(ServingTest, AnswersTheRecordedQuestions) {
   std::printf("questions right=%zu total=%zu\n", right, total);
   EXPECT_GE(total, 100u);
   EXPECT_GE(right * 100, total * 98);
+}
+
+// The tiny model calls what it was shown, with the arguments of the question.
+TEST(ServingTest, TheModelsOwnToolCallsComeBackAsCalls) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady()) << server.output();
+  const std::string head =
+      R"({"messages":[{"role":"user","content":"What is the weather in Paris?"}],"temperature":0,)"
+      R"("thinking":{"type":"disabled"},"tools":[{"type":"function","function":{"name":)"
+      R"("get_weather","description":"Get the current weather for a city.","parameters":{"type":)"
+      R"("object","properties":{"location":{"type":"string","description":"The city."}},)"
+      R"("required":["location"]}}}],"stream":)";
+  protocol::HttpCall call;
+  call.port = server.port();
+  call.method = "POST";
+  call.target = "/v1/chat/completions";
+  call.body = head + "false}";
+  const auto whole = protocol::CallHttp(call);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_THAT(whole->body, HasSubstr(R"("content":null)"));
+  EXPECT_THAT(whole->body, HasSubstr(R"("function":{"name":"get_weather","arguments":)"
+                                     R"("{\"location\":\"Paris\"}"}}])"));
+  EXPECT_THAT(whole->body, HasSubstr(R"("finish_reason":"tool_calls")"));
+  call.body = head + "true}";
+  std::string arguments, last;
+  const auto streamed = protocol::CallHttpEvents(call, [&](std::string_view event) {
+    const auto json = protocol::ParseJson(event);
+    if (!json.ok()) return true;  // [DONE]
+    last = event;
+    const JsonValue* delta = json->Find("choices")->elements()[0].Find("delta");
+    const JsonValue* calls = delta->Find("tool_calls");
+    if (calls == nullptr) return true;
+    for (const JsonValue& piece : calls->elements()) {
+      arguments += piece.Find("function")->Find("arguments")->string();
+    }
+    return true;
+  });
+  ASSERT_TRUE(streamed.ok()) << streamed.status();
+  EXPECT_EQ(arguments, R"({"location":"Paris"})");
+  EXPECT_THAT(last, HasSubstr(R"("finish_reason":"tool_calls")"));
 }
 
 TEST(ServingTest, StreamsTheCapitalAndTheColour) {

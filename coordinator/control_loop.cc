@@ -19,6 +19,12 @@ using protocol::StepResult;
 
 namespace {
 
+// The root of what a tenant with a salt may share. Exact: the length of the tenant says where the
+// salt begins. Model and cache layout are those of the group, whose cache ends with its epoch.
+std::string CacheRoot(std::string_view tenant, std::string_view salt) {
+  return protocol::Concat(tenant.size(), ":", tenant, salt);
+}
+
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 // After the deadline of a drain, time for the last error events to leave.
 constexpr absl::Duration kDrainGrace = absl::Seconds(2);
@@ -49,7 +55,8 @@ ControlLoop::ControlLoop(const ControlOptions& options, FrontDoorQueue& door,
       steps_(options.limits, options.num_groups, metrics),
       operations_(options.rollout, kSuspectShare * options.lease, options.term, operators,
                   {scheduler_, workers_, requests_, door, steps_}),
-      counted_(options.num_groups) {}
+      counted_(options.num_groups),
+      audited_(options.num_groups) {}
 
 void ControlLoop::OnStart(Context& context) {
   last_timer_ = context.Now();
@@ -276,6 +283,8 @@ void ControlLoop::Submit(Context& context, SubmitRequest request) {
   sequence.stop = std::move(request.stop);
   sequence.speculation = request.speculation;
   sequence.priority = request.priority;
+  sequence.cache_root = CacheRoot(request.tenant, request.cache_salt);
+  sequence.salted = !request.cache_salt.empty();
   if (absl::Status status = scheduler_.AddSequence(std::move(sequence)); !status.ok()) {
     requests_.Fail(request.id, status);
   }
@@ -439,12 +448,19 @@ void ControlLoop::UpdateGroupGauges(protocol::GroupId group) {
       .Increment(static_cast<double>(counters.replays - counted.replays));
   metrics_.migrations.Increment(static_cast<double>(counters.moves - counted.moves));
   engine.speculation.Add(counters, counted);
+  engine.cache.Add(counters, counted);
   counted = counters;
   const scheduler::BlockPool* blocks = schedule.block_pool();
   if (blocks == nullptr) return;
-  const double used = blocks->num_blocks() - blocks->num_free();
+  const scheduler::PrefixCache* cache = schedule.prefix_cache();
+  const uint32_t cached = cache == nullptr ? 0 : cache->num_idle();
+  const double used = blocks->num_blocks() - blocks->num_free() - cached;
   engine.kv_blocks_free.Set(blocks->num_free());
   engine.kv_blocks_used.Set(used);
+  engine.kv_blocks_cached.Set(cached);
+  engine.cache.slots_free.Set(schedule.num_free_slots());
+  engine.cache.slots_used.Set(schedule.num_running());
+  engine.cache.slots_cached.Set(cache == nullptr ? 0 : cache->num_checkpoints());
   engine.kv_cache_usage.Set(blocks->num_blocks() == 0 ? 0 : used / blocks->num_blocks());
 }
 
@@ -457,6 +473,23 @@ void ControlLoop::NoteWorkerTimes() {
     metrics.times->progressed_ns = absl::ToUnixNanos(known.progressed);
     metrics.step_sequence.Set(static_cast<double>(known.step.value()));
   }
+}
+
+// Counts blocks whose accounts are wrong now and were not before.
+void ControlLoop::AuditGroup(protocol::GroupId group) {
+  const scheduler::AuditFindings found = scheduler::AuditBlocks(scheduler_.group(group));
+  scheduler::AuditFindings& known = audited_[group.value()];
+  if (found == known) return;
+  CacheMetrics& metrics = metrics_.engines[group.value()].cache;
+  metrics.leaks.Increment(found.leaks - std::min(found.leaks, known.leaks));
+  metrics.double_frees.Increment(found.double_frees -
+                                 std::min(found.double_frees, known.double_frees));
+  known = found;
+  if (found == scheduler::AuditFindings{}) return;
+  SKEIN_LOG(kError, "the accounts of cache blocks are wrong: a defect of this program")
+      .Field("group", group.value())
+      .Field("leaks", found.leaks)
+      .Field("double_frees", found.double_frees);
 }
 
 void ControlLoop::UpdateGauges(absl::Time now) {
@@ -498,6 +531,7 @@ void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
   SettleForgotten(now);
   UpdateReadiness(now);
   NoteWorkerTimes();
+  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) AuditGroup(protocol::GroupId(i));
   CheckDrain(context);
   context.StartTimer(kTick);
 }

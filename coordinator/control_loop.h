@@ -21,6 +21,7 @@
 #include "coordinator/step_watch.h"
 #include "coordinator/worker_table.h"
 #include "protocol/actor/actor.h"
+#include "scheduler/audit.h"
 #include "scheduler/cluster_scheduler.h"
 
 namespace skein::coordinator {
@@ -92,6 +93,7 @@ class ControlLoop final : public protocol::Actor {
   void UpdateGauges(absl::Time now);
   void UpdateGroupGauges(protocol::GroupId group);
   void NoteWorkerTimes();
+  void AuditGroup(protocol::GroupId group);
 
   const ControlOptions options_;
   FrontDoorQueue& door_;
@@ -103,6 +105,7 @@ class ControlLoop final : public protocol::Actor {
   StepWatch steps_;
   ClusterOperations operations_;
   std::vector<scheduler::SchedulerCounters> counted_;  // by group
+  std::vector<scheduler::AuditFindings> audited_;      // by group: what the last audit found
   std::vector<protocol::StepResult> results_;
   scheduler::StepCommit commit_;            // of the step being committed; kept for its memory
   bool serving_ = false;                    // all groups were ready, or waited for long enough

@@ -61,6 +61,10 @@ struct SubmitRequest {
   protocol::StopConditions stop;  // prompt_ids.size() + stop.max_tokens <= max_model_len
   protocol::SpeculationParams speculation = {};
   int32_t priority = 0;  // smaller runs earlier
+  // Whose cached prefixes it may use: those of its tenant and salt and no others. The tenant is
+  // that of its key; one tenant, the empty one, has all requests while no keys are configured.
+  std::string tenant = {};
+  std::string cache_salt = {};
   std::chrono::steady_clock::time_point arrival;
   std::optional<std::chrono::steady_clock::time_point> deadline;
   // Kept by the control loop until it delivered the last delta.

@@ -109,6 +109,7 @@ ControlOptions ToControlOptions(const protocol::Config& config, protocol::Term t
   options.limits.max_num_batched_tokens = static_cast<uint32_t>(scheduler.max_num_batched_tokens);
   options.limits.lanes = static_cast<uint32_t>(scheduler.lanes);
   options.limits.speculation = ToSpeculation(config.speculation);
+  options.limits.prefix_caching = config.scheduler.enable_prefix_caching != 0;
   options.num_groups = static_cast<uint32_t>(scheduler.data_parallel_size);
   // The front door bounds what waits; the scheduler takes what passed it.
   options.limits.admission = {UINT32_MAX, UINT64_MAX};

@@ -33,6 +33,9 @@ const std::vector<std::string> kReasons = {"invalid_value",
                                            "other"};
 const std::vector<std::string> kPhases = {"prefill", "decode", "mixed"};
 const std::vector<std::string> kDraftMethods = {"dspark", "mtp", "provided"};
+// By scheduler::CacheMiss.
+const std::vector<std::string> kCacheMisses = {"cold", "evicted", "state_missing", "salt",
+                                               "alignment"};
 // The first ones in the order of scheduler::Undrafted.
 const std::vector<std::string> kUndrafted = {"request", "load", "near_max_len", "grammar"};
 // In the order of protocol::PredecessorEnd.
@@ -215,7 +218,7 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
                                   "Generated tokens of a request that ended in a step."},
                                  protocol::TokenCountBounds(), {Engines(num_engines)})),
       kv_blocks(registry.AddGauges({"skein_kv_blocks", "Cache blocks by state."},
-                                   {Engines(num_engines), {"state", {"free", "used"}}})),
+                                   {Engines(num_engines), {"state", {"free", "used", "cached"}}})),
       kv_cache_usage(registry.AddGauges({"skein_kv_cache_usage_ratio",
                                          "Used share of the cache blocks. Near 1 with preemptions "
                                          "rising: lower max_num_seqs."},
@@ -227,7 +230,61 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
           {"skein_preempted_tokens_total", "Computed tokens that preemption threw away."},
           {Engines(num_engines)})),
       latency(registry, num_engines),
-      speculation(registry, num_engines, num_drafts) {}
+      speculation(registry, num_engines, num_drafts),
+      cache(registry, num_engines) {}
+
+CacheFamilies::CacheFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines)
+    : queries(registry.AddCounters(
+          {"skein_prefix_cache_queries_tokens_total",
+           "Prompt tokens that were looked up at the first admission of their request."},
+          {Engines(num_engines), {"tier", {"device"}}})),
+      hits(registry.AddCounters({"skein_prefix_cache_hits_tokens_total",
+                                 "Of them, those that were not computed. A falling share: see "
+                                 "skein_prefix_cache_miss_tokens_total."},
+                                {Engines(num_engines), {"tier", {"device"}}})),
+      misses(registry.AddCounters(
+          {"skein_prefix_cache_miss_tokens_total",
+           "Prompt tokens that were computed, by reason. evicted: the cache is too small, raise "
+           "num-blocks; state_missing: blocks without the state at their end, gone at the next "
+           "hit; "
+           "alignment: after the last whole block."},
+          {Engines(num_engines), {"reason", kCacheMisses}})),
+      evictions(registry.AddCounters(
+          {"skein_kv_cache_evictions_total", "Cached blocks that made room for others."},
+          {Engines(num_engines)})),
+      violations(registry.AddCounters(
+          {"skein_kv_audit_violations_total",
+           "Cache blocks whose accounts the audit found wrong. Above 0: a defect of this program; "
+           "restart the workers and report it."},
+          {Engines(num_engines), {"kind", {"leak", "double_free"}}})),
+      slots(registry.AddGauges(
+          {"skein_kv_slots",
+           "State of sequences: free and used slots, and checkpoints of the prefix cache."},
+          {Engines(num_engines), {"state", {"free", "used", "cached"}}})) {}
+
+CacheMetrics::CacheMetrics(const CacheFamilies& families, std::string_view engine)
+    : queries(families.queries.At({engine, "device"})),
+      hits(families.hits.At({engine, "device"})),
+      evictions(families.evictions.At({engine})),
+      leaks(families.violations.At({engine, "leak"})),
+      double_frees(families.violations.At({engine, "double_free"})),
+      slots_free(families.slots.At({engine, "free"})),
+      slots_used(families.slots.At({engine, "used"})),
+      slots_cached(families.slots.At({engine, "cached"})) {
+  for (const std::string& reason : kCacheMisses) {
+    misses.push_back(families.misses.At({engine, reason}));
+  }
+}
+
+void CacheMetrics::Add(const scheduler::SchedulerCounters& now,
+                       const scheduler::SchedulerCounters& before) {
+  queries.Increment(static_cast<double>(now.cache_queries - before.cache_queries));
+  hits.Increment(static_cast<double>(now.cache_hits - before.cache_hits));
+  evictions.Increment(static_cast<double>(now.cache_evictions - before.cache_evictions));
+  for (size_t i = 0; i < misses.size(); ++i) {
+    misses[i].Increment(static_cast<double>(now.cache_misses[i] - before.cache_misses[i]));
+  }
+}
 
 SpeculationMetrics::SpeculationMetrics(const SpeculationFamilies& families, std::string_view engine,
                                        uint32_t num_drafts)
@@ -275,10 +332,12 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
       time_per_output_token(families.latency.time_per_output_token.At({engine})),
       kv_blocks_free(families.kv_blocks.At({engine, "free"})),
       kv_blocks_used(families.kv_blocks.At({engine, "used"})),
+      kv_blocks_cached(families.kv_blocks.At({engine, "cached"})),
       kv_cache_usage(families.kv_cache_usage.At({engine})),
       preemptions(families.preemptions.At({engine})),
       preempted_tokens(families.preempted_tokens.At({engine})),
-      speculation(families.speculation, engine, num_drafts) {}
+      speculation(families.speculation, engine, num_drafts),
+      cache(families.cache, engine) {}
 
 const std::vector<std::string>& WorkerStates() {
   static const auto* states = new std::vector<std::string>{"ready", "spare", "suspect", "dead"};

@@ -48,6 +48,16 @@ struct LatencyFamilies {
   protocol::HistogramFamily time_per_output_token;
 };
 
+// Families of the prefix cache and of the audit of its accounts; label `engine`.
+struct CacheFamilies {
+  CacheFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines);
+  protocol::CounterFamily queries, hits;  // tier
+  protocol::CounterFamily misses;         // reason
+  protocol::CounterFamily evictions;
+  protocol::CounterFamily violations;  // kind
+  protocol::GaugeFamily slots;         // state
+};
+
 // Families whose series carry the label `engine`: the number of the worker group.
 struct GroupFamilies {
   GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines, uint32_t num_drafts);
@@ -59,6 +69,19 @@ struct GroupFamilies {
   protocol::CounterFamily preemptions, preempted_tokens;
   LatencyFamilies latency;
   SpeculationFamilies speculation;
+  CacheFamilies cache;
+};
+
+// The prefix cache of one worker group.
+struct CacheMetrics {
+  CacheMetrics(const CacheFamilies& families, std::string_view engine);
+  // Adds what happened between two readings of the scheduler's counters.
+  void Add(const scheduler::SchedulerCounters& now, const scheduler::SchedulerCounters& before);
+  protocol::Counter queries, hits;
+  std::vector<protocol::Counter> misses;  // by scheduler::CacheMiss
+  protocol::Counter evictions;
+  protocol::Counter leaks, double_frees;
+  protocol::Gauge slots_free, slots_used, slots_cached;
 };
 
 // What became of the drafts of one worker group's draft head.
@@ -81,9 +104,10 @@ struct GroupMetrics {
   protocol::Histogram time_to_first_token, inter_token_latency, inter_event_latency;
   protocol::Histogram e2e_latency, queue_time, prefill_time, decode_time, inference_time;
   protocol::Histogram time_per_output_token;
-  protocol::Gauge kv_blocks_free, kv_blocks_used, kv_cache_usage;
+  protocol::Gauge kv_blocks_free, kv_blocks_used, kv_blocks_cached, kv_cache_usage;
   protocol::Counter preemptions, preempted_tokens;
   SpeculationMetrics speculation;
+  CacheMetrics cache;
 };
 
 // Steps and workers.

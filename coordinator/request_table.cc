@@ -18,6 +18,7 @@ bool IsCheck(RequestId id) { return id.value() >= kFirstCheck; }
 void AddWork(const SequenceDelta& from, TokenDelta& to) {
   to.num_steps = from.num_steps;
   to.num_draft_tokens = from.num_draft_tokens;
+  to.cached_tokens = from.cached_tokens;
 }
 
 TokenDelta ErrorDelta(const absl::Status& error) {

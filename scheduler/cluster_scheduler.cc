@@ -66,6 +66,8 @@ absl::Status ClusterScheduler::AddSequence(NewSequence sequence) {
   added->speculation = sequence.speculation;
   added->priority = sequence.priority;
   added->pinned = sequence.pinned;
+  added->cache_root = std::move(sequence.cache_root);
+  added->salted = sequence.salted;
   SKEIN_RETURN_IF_ERROR(CheckFits(*added));
   SKEIN_RETURN_IF_ERROR(admission_.Check(added->tokens.size()));
   added->arrival = ++last_arrival_;

@@ -62,7 +62,7 @@ GroupScheduler::Room GroupScheduler::FindRoom() const {
   if (!epoch_) return {};
   const uint32_t running = num_running();
   const uint32_t left = limits_.max_num_seqs > running ? limits_.max_num_seqs - running : 0;
-  return {std::min(left, free_slots_.size()), blocks_->num_free()};
+  return {std::min(left, free_slots_.size()), num_free_blocks()};
 }
 
 uint32_t GroupScheduler::FirstBlocks(const Sequence& sequence) const {
@@ -80,6 +80,8 @@ void GroupScheduler::Recount(Sequence& sequence) {
 
 // Frees what a worker holds of the sequence; the lane still lists it.
 void GroupScheduler::TakeBack(Sequence& sequence) {
+  if (cache_ != nullptr) cache_->Release(sequence.cache.chain);
+  sequence.cache = {};
   blocks_->Release(sequence.blocks);
   sequence.blocks.clear();
   free_slots_.Insert(sequence.slot->value());
@@ -152,6 +154,11 @@ void GroupScheduler::StartEpoch(protocol::GroupId group, protocol::RankId rank,
   epoch_ = EpochState{group, rank, epoch};
   geometry_ = geometry;
   blocks_ = std::make_unique<BlockPool>(geometry.num_blocks);
+  cache_.reset();
+  if (limits_.prefix_caching) {
+    cache_ = std::make_unique<PrefixCache>(*blocks_, geometry.block_tokens, geometry.num_slots,
+                                           geometry.num_checkpoints);
+  }
   free_slots_ = FreeIds(geometry.num_slots);
 }
 
@@ -198,6 +205,9 @@ std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause, uint3
     }
   }
   for (StepInFlight& step : in_flight_) step.parts.clear();
+  // What the cache lists went with the worker.
+  if (cache_ != nullptr) blocks_ = std::make_unique<BlockPool>(geometry_.num_blocks);
+  cache_.reset();
   epoch_.reset();
   return gone;
 }
@@ -216,25 +226,13 @@ Sequence* GroupScheduler::FindVictim(const Sequence& wanting) const {
   return last;
 }
 
-// Blocks for the first `tokens` tokens, preempting sequences that are served later.
-bool GroupScheduler::EnsureBlocks(Sequence& sequence, uint32_t tokens) {
-  const uint32_t wanted = BlocksFor(tokens, geometry_.block_tokens);
-  if (wanted <= sequence.blocks.size()) return true;
-  const uint32_t missing = wanted - static_cast<uint32_t>(sequence.blocks.size());
-  while (blocks_->num_free() < missing) {
-    Sequence* victim = FindVictim(sequence);
-    if (victim == nullptr) return false;
-    Preempt(*victim);
-  }
-  return blocks_->Allocate(missing, sequence.blocks);
-}
-
 void GroupScheduler::AddStep(Sequence& sequence, uint32_t chunk, uint32_t depth, StepPlan& plan) {
   SequenceStep& step = plan.sequences.emplace_back();
   step.sequence = sequence.id;
   step.slot = *sequence.slot;
   step.fresh_slot = sequence.fresh_slot;
   step.first_position = sequence.planned;
+  if (sequence.fresh_slot) step.shared_length = sequence.cache.shared_length;
   const auto begin = sequence.tokens.begin() + sequence.planned;
   step.tokens.assign(begin, begin + chunk);
   step.table_size_before = sequence.announced_blocks;
@@ -254,16 +252,13 @@ void GroupScheduler::AddStep(Sequence& sequence, uint32_t chunk, uint32_t depth,
   if (sequence.fresh_slot && sequence.sampling.edits != nullptr) {
     step.edits.value = EditsOf(sequence);
   }
-  in_flight_[plan.lane].parts.push_back({&sequence, sequence.id, step.sample, chunk, depth});
-}
-
-// Of `depth` drafts those whose rows fit into the blocks that the sequence has or that are free:
-// drafts push nobody out.
-uint32_t GroupScheduler::FitDrafts(const Sequence& sequence, uint32_t depth) const {
-  const uint64_t blocks = sequence.blocks.size() + blocks_->num_free();
-  const uint64_t room = blocks * geometry_.block_tokens;
-  const uint64_t used = uint64_t{sequence.planned} + 1;
-  return room <= used ? 0 : static_cast<uint32_t>(std::min<uint64_t>(depth, room - used));
+  StepInFlight::Part& part = in_flight_[plan.lane].parts.emplace_back();
+  part.sequence = &sequence;
+  part.id = sequence.id;
+  part.sample = step.sample;
+  part.chunk = chunk;
+  part.depth = depth;
+  if (cache_ != nullptr) SaveState(sequence, step, part);
 }
 
 // What runs in the lane: decodes and prefills, and what the plan being made must know of decodes.
@@ -333,7 +328,7 @@ bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan&
   // A suspect of a failed step or of a death runs alone.
   const bool alone = sequence.alone();
   if (alone && !plan.sequences.empty()) return false;
-  const uint32_t chunk = ChunkLength(sequence, budget);
+  const uint32_t chunk = NextChunk(sequence, budget);
   if (chunk == 0 || !EnsureBlocks(sequence, sequence.planned + chunk)) return false;
   depth = FitDrafts(sequence, std::min(depth, budget.tokens - chunk));
   SKEIN_CHECK(EnsureBlocks(sequence, sequence.planned + chunk + depth));
@@ -356,8 +351,7 @@ bool GroupScheduler::Admit(Sequence& sequence, uint32_t lane, StepBudget& budget
   }
   if (sequence.alone() && !plan.sequences.empty()) return false;
   // A newcomer takes free blocks only: it must not push out what already runs.
-  const uint32_t chunk = ChunkLength(sequence, budget);
-  if (BlocksFor(chunk, geometry_.block_tokens) > blocks_->num_free()) return false;
+  if (!UseCache(sequence, budget)) return false;
   Enlist(sequence, lane);
   return AddToPlan(sequence, budget, plan);
 }
@@ -390,6 +384,7 @@ std::optional<StepPlan> GroupScheduler::PlanProbation(uint32_t lane,
   for (const StepInFlight& step : in_flight_) {
     if (!step.parts.empty()) return std::nullopt;
   }
+  // What it died of may have been its cached blocks: it starts without any.
   if (probation_ == nullptr) Enlist(*newcomers.front(), lane);
   Sequence& sequence = *probation_;
   if (sequence.lane != lane) return std::nullopt;
@@ -401,7 +396,7 @@ std::optional<StepPlan> GroupScheduler::PlanProbation(uint32_t lane,
   const uint32_t wanted = BlocksFor(sequence.planned + chunk, geometry_.block_tokens);
   const uint32_t missing = wanted - std::min(wanted, static_cast<uint32_t>(sequence.blocks.size()));
   for (std::vector<Sequence*>& others : running_) {
-    for (size_t i = others.size(); i-- > 0 && blocks_->num_free() < missing;) {
+    for (size_t i = others.size(); i-- > 0 && num_free_blocks() < missing;) {
       if (others[i] != &sequence) Preempt(*others[i]);
     }
   }
@@ -538,6 +533,7 @@ void GroupScheduler::CommitSequence(Sequence& sequence,
   sequence.step_failures = 0;
   sequence.computed = sequence.planned;
   SequenceDelta& delta = commit.deltas.emplace_back();
+  delta.cached_tokens = sequence.cached_tokens.value_or(0);
   delta.sequence = sequence.id;
   delta.num_steps = sequence.num_steps;
   delta.first_token = static_cast<uint32_t>(commit.tokens.size());
@@ -548,6 +544,7 @@ void GroupScheduler::CommitSequence(Sequence& sequence,
   }
   delta.num_draft_tokens = sequence.num_draft_tokens;
   delta.num_accepted_tokens = sequence.num_accepted_tokens;
+  if (cache_ != nullptr && delta.error.ok()) PublishBlocks(sequence);
   if (sequence.suspicion.marked()) {
     sequence.suspicion.Survive(sequence.computed);
     if (!sequence.suspicion.on_probation()) Pardon(sequence);
@@ -587,6 +584,7 @@ absl::Status GroupScheduler::CommitStep(const StepResult& result, StepCommit& co
   commit.tokens.clear();
   for (size_t i = 0; i < step.parts.size(); ++i) {
     PrefetchCommit(step.parts, result, i);
+    if (step.parts[i].saved) FinishSave(step.parts[i]);
     CommitSequence(*step.parts[i].sequence, result.sequences[i], commit);
   }
   step.parts.clear();

@@ -17,6 +17,7 @@
 #include "scheduler/batch_policy.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/free_ids.h"
+#include "scheduler/prefix_cache.h"
 #include "scheduler/sequence.h"
 
 namespace skein::scheduler {
@@ -27,6 +28,7 @@ struct SchedulerLimits {
   uint32_t lanes = 1;                   // 1 or 2 steps in flight of a group
   AdmissionLimits admission;            // of all groups together
   SpeculationSettings speculation = {};
+  bool prefix_caching = false;
 };
 
 // One token that a commit appended.
@@ -48,6 +50,7 @@ struct SequenceDelta {
   uint64_t num_steps = 0;
   uint64_t num_draft_tokens = 0;     // verified for the sequence so far
   uint64_t num_accepted_tokens = 0;  // of them appended: none behind the end of the sequence
+  uint32_t cached_tokens = 0;        // prompt tokens not computed at the first admission
 
   // The sequence is gone.
   bool over() const { return ended.has_value() || cancelled || !error.ok(); }
@@ -76,6 +79,16 @@ enum class AbortCause : uint8_t {
 // of its own, so that the others of the failed step are cleared.
 inline constexpr uint32_t kStepFailuresMax = 3;
 
+// Why prompt tokens were computed although a prefix cache is on.
+enum class CacheMiss : uint8_t {
+  kCold,          // nobody computed them before, as far as is known
+  kEvicted,       // their blocks were evicted
+  kStateMissing,  // their blocks are there, the state at their end is not
+  kSalt,          // cold, and the request has a salt
+  kAlignment,     // after the last whole block
+};
+inline constexpr size_t kNumCacheMisses = 5;
+
 // Counts that only grow, for the metrics.
 struct SchedulerCounters {
   uint64_t preemptions = 0;
@@ -86,6 +99,11 @@ struct SchedulerCounters {
   uint64_t draft_tokens = 0;       // verified
   std::vector<uint64_t> accepted;  // drafts that were kept, by their position in the step
   std::array<uint64_t, kNumUndrafted> undrafted{};  // sequences, once for each Undrafted
+  // Prompt tokens at first admissions, those that were not computed, the others by reason.
+  uint64_t cache_queries = 0;
+  uint64_t cache_hits = 0;
+  std::array<uint64_t, kNumCacheMisses> cache_misses{};
+  uint64_t cache_evictions = 0;  // blocks
 };
 
 // A step that was planned and not yet committed. Its sequences are neither freed nor preempted.
@@ -96,6 +114,9 @@ struct StepInFlight {
     bool sample = false;
     uint32_t chunk = 0;  // rows without drafts
     uint32_t depth = 0;  // drafts at most
+    // A checkpoint that the step writes, and the block of the cache at whose end it is.
+    std::optional<protocol::SlotId> saved = std::nullopt;
+    CacheNode node = kNoNode;
   };
   protocol::StepId step;
   std::vector<Part> parts;  // in plan order; empty: the lane has no step in flight
@@ -162,8 +183,11 @@ class GroupScheduler {
 
   // State for CheckInvariants and metrics.
   uint32_t index() const { return index_; }
+  uint32_t num_lanes() const { return limits_.lanes; }
   const std::vector<Sequence*>& running(uint32_t lane) const { return running_[lane]; }
   const BlockPool* block_pool() const { return blocks_.get(); }
+  const PrefixCache* prefix_cache() const { return cache_.get(); }  // null: it is off
+  uint32_t num_free_blocks() const;  // free ones and those that eviction frees
   const protocol::CacheGeometry& geometry() const { return geometry_; }
   const StepInFlight& in_flight(uint32_t lane) const { return in_flight_[lane]; }
   uint32_t num_free_slots() const { return free_slots_.size(); }
@@ -191,6 +215,13 @@ class GroupScheduler {
   void NoteUndrafted(Sequence& sequence);
   uint32_t FitDrafts(const Sequence& sequence, uint32_t depth) const;
   bool EnsureBlocks(Sequence& sequence, uint32_t tokens);
+  bool TakeBlocks(uint32_t count, BlockTable& table);
+  bool UseCache(Sequence& sequence, const StepBudget& budget);
+  void CountHit(Sequence& sequence, uint32_t whole);
+  uint32_t NextChunk(const Sequence& sequence, const StepBudget& budget) const;
+  void SaveState(Sequence& sequence, protocol::SequenceStep& step, StepInFlight::Part& part);
+  void FinishSave(const StepInFlight::Part& part);
+  void PublishBlocks(Sequence& sequence);
   Sequence* FindVictim(const Sequence& wanting) const;
   void Preempt(Sequence& sequence);
   void TakeBack(Sequence& sequence);
@@ -214,6 +245,8 @@ class GroupScheduler {
   protocol::CacheGeometry geometry_;
   std::optional<EpochState> epoch_;
   std::unique_ptr<BlockPool> blocks_;
+  std::unique_ptr<PrefixCache> cache_;  // null: it is off
+  PrefixCache::Match match_;            // of the sequence being admitted
   FreeIds free_slots_;
   bool cordoned_ = false;
   bool evicting_ = false;

@@ -26,6 +26,42 @@ std::vector<const Sequence*> RunningOf(const ClusterScheduler& scheduler,
   return running;
 }
 
+// Chains, holds, idle blocks and checkpoints of the prefix cache.
+absl::Status CheckCache(const ClusterScheduler& scheduler, const GroupScheduler& group) {
+  const PrefixCache* cache = group.prefix_cache();
+  if (cache == nullptr) return absl::OkStatus();
+  uint64_t holds = 0;
+  std::set<CacheNode> held;
+  uint32_t saves = 0;
+  for (const Sequence* sequence : RunningOf(scheduler, group)) {
+    const CacheChain& chain = sequence->cache.chain;
+    holds += chain.nodes.size() + (chain.root != kNoNode ? 1 : 0);
+    held.insert(chain.nodes.begin(), chain.nodes.end());
+    const uint64_t listed = chain.nodes.size() * uint64_t{group.geometry().block_tokens};
+    if (sequence->cache.shared_length > listed ||
+        listed > std::max(sequence->computed, sequence->cache.shared_length)) {
+      return Broken(10, "sequence ", sequence->id.value(), " shares ",
+                    sequence->cache.shared_length, " tokens, computed ", sequence->computed,
+                    ", lists ", listed);
+    }
+  }
+  for (uint32_t lane = 0; lane < scheduler.limits().lanes; ++lane) {
+    for (const StepInFlight::Part& part : group.in_flight(lane).parts) saves += part.saved ? 1 : 0;
+  }
+  if (holds != cache->num_holds() || held.size() + cache->num_idle() != cache->num_blocks()) {
+    return Broken(10, cache->num_holds(), " holds, sequences have ", holds, "; ",
+                  cache->num_blocks(), " blocks, ", held.size(), " held and ", cache->num_idle(),
+                  " idle");
+  }
+  if (saves != cache->num_reserved() ||
+      saves + cache->num_checkpoints() + cache->num_free_checkpoints() !=
+          group.geometry().num_checkpoints) {
+    return Broken(10, cache->num_checkpoints(), " checkpoints, ", saves, " being written, ",
+                  cache->num_free_checkpoints(), " free of ", group.geometry().num_checkpoints);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckBlocks(const ClusterScheduler& scheduler, const GroupScheduler& group) {
   const BlockPool* pool = group.block_pool();
   if (pool == nullptr) return absl::OkStatus();
@@ -34,19 +70,27 @@ absl::Status CheckBlocks(const ClusterScheduler& scheduler, const GroupScheduler
     if (sequence->group != group.index()) continue;
     for (protocol::BlockId block : sequence->blocks) ++held[block.value()];
   }
+  std::vector<bool> listed(pool->num_blocks(), false);
+  if (const PrefixCache* cache = group.prefix_cache(); cache != nullptr) {
+    for (protocol::BlockId block : cache->Blocks()) {
+      if (listed[block.value()]) return Broken(10, "block ", block.value(), " is listed twice");
+      listed[block.value()] = true;
+      ++held[block.value()];
+    }
+  }
   uint32_t used = 0;
   for (uint32_t b = 0; b < held.size(); ++b) {
     if (held[b] != pool->references(protocol::BlockId(b))) {
       return Broken(1, "block ", b, " has ", pool->references(protocol::BlockId(b)),
-                    " references, tables hold ", held[b]);
+                    " references, tables and the cache hold ", held[b]);
     }
-    if (held[b] > 1) return Broken(1, "block ", b, " has ", held[b], " writers");
-    used += held[b];
+    if (held[b] > 1 && !listed[b]) return Broken(1, "block ", b, " has ", held[b], " writers");
+    used += held[b] > 0 ? 1 : 0;
   }
   if (used + pool->num_free() != pool->num_blocks()) {
     return Broken(1, pool->num_free(), " free and ", used, " held of ", pool->num_blocks());
   }
-  return absl::OkStatus();
+  return CheckCache(scheduler, group);
 }
 
 absl::Status CheckSlots(const ClusterScheduler& scheduler, const GroupScheduler& group) {

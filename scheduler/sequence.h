@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "protocol/base/ids.h"
 #include "protocol/messages/sampling_params.h"
 #include "protocol/messages/step.h"
 #include "scheduler/block_pool.h"
+#include "scheduler/prefix_cache.h"
 #include "scheduler/speculation_policy.h"
 #include "scheduler/suspicion.h"
 
@@ -30,6 +32,9 @@ struct NewSequence {
   protocol::StopConditions stop;
   protocol::SpeculationParams speculation = {};
   int32_t priority = 0;  // smaller runs earlier
+  // Whose cached blocks it may use: tenant, model, layout and salt; compared as it is.
+  std::string cache_root = {};
+  bool salted = false;  // by its request, for the reasons of misses
   // The one group that may run it, even while it is cordoned; for checks of a group.
   std::optional<uint32_t> pinned = std::nullopt;
 };
@@ -42,6 +47,19 @@ enum class Undrafted : uint8_t {
 };
 inline constexpr size_t kNumUndrafted = 3;
 
+// What a sequence has of its group's prefix cache, and where it is to leave checkpoints.
+struct CacheUse {
+  CacheChain chain;            // the blocks at its front that are listed there
+  uint32_t shared_length = 0;  // tokens in blocks that others computed: never written
+  uint32_t resume_length = 0;  // where computing began
+  uint32_t exact_from = 0;     // the slot holds the whole state from this position on
+  uint32_t branch = 0;         // the end of blocks that were found without state; 0: none
+  uint32_t last = 0;           // the last block end before the newest token at admission
+  uint32_t saved = 0;          // the last position whose state has been saved or restored
+  uint32_t written = 0;        // end of the rows of the last step, drafts among them
+  size_t rolling = 0;          // blocks before its own checkpoint of the answer; 0: none
+};
+
 struct Sequence {
   protocol::SequenceId id;
   std::vector<int32_t> tokens;  // prompt, then committed tokens
@@ -52,6 +70,9 @@ struct Sequence {
   int32_t priority = 0;
   uint64_t arrival = 0;  // order of AddSequence
   std::optional<uint32_t> pinned;
+  std::string cache_root;
+  bool salted = false;
+  std::optional<uint32_t> cached_tokens;  // prompt tokens not computed at the first admission
   // The group that was emptied of it, until another one computed it again.
   std::optional<uint32_t> moving_from;
 
@@ -60,6 +81,7 @@ struct Sequence {
   uint32_t lane = 0;
   std::optional<protocol::SlotId> slot;
   BlockTable blocks;
+  CacheUse cache;
   uint32_t announced_blocks = 0;  // of them known to the worker
   uint32_t computed = 0;          // tokens whose rows committed steps computed
   uint32_t planned = 0;           // the same including the step in flight

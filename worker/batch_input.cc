@@ -27,6 +27,7 @@ BatchInput::BatchInput(const ModelSpec& spec, const ModelLimits& limits, const K
       plain_(spec.rope, spec.rope_dim, false),
       compress_(spec.rope, spec.rope_dim, true),
       table_(static_cast<size_t>(slots.num_slots())),
+      saved_(static_cast<size_t>(slots.num_checkpoints())),
       editor_(spec.vocab, limits, slots.num_slots(), arena) {
   std::set<int> ratios;
   for (const LayerSpec& layer : spec.layers) {
@@ -86,6 +87,7 @@ ModelBatch BatchInput::Layout(const Shape& shape, Staging& staging) const {
 
 void BatchInput::Reset() {
   for (Slot& slot : table_) slot = Slot{};
+  for (Slot& slot : saved_) slot = Slot{};
   editor_.Reset();
 }
 
@@ -150,7 +152,8 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
   if (!holds && !step.fresh_slot) {
     return refuse(absl::StrCat("slot ", step.slot.value(), " does not hold it"));
   }
-  if (step.first_position > length) {
+  SKEIN_RETURN_IF_ERROR(CheckState(step, holds));
+  if (holds && step.first_position > length) {
     return refuse(absl::StrCat("first_position ", step.first_position, " leaves a gap after ",
                                length, " computed tokens"));
   }
@@ -186,6 +189,83 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
   SKEIN_RETURN_IF_ERROR(CheckIds(step));
   SKEIN_RETURN_IF_ERROR(editor_.Check(step));
   return CheckDrafts(step);
+}
+
+// Checkpoints and shared blocks of a sequence, whose slot holds it or is fresh.
+absl::Status BatchInput::CheckState(const SequenceStep& step, bool holds) const {
+  auto refuse = [&](std::string text) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence ", step.sequence.value(), ": ", text));
+  };
+  for (const std::optional<protocol::SlotId>& id : {step.restore_from, step.save_to}) {
+    if (!id || (id->value() >= table_.size() && id->value() - table_.size() < saved_.size())) {
+      continue;
+    }
+    return refuse(absl::StrCat("checkpoint ", id->value(), " does not exist; the worker has ",
+                               saved_.size(), ", numbered from ", table_.size()));
+  }
+  if (!holds) {
+    if (step.save_to) return refuse("saves the state of a fresh slot");
+    return CheckFresh(step);
+  }
+  if (step.restore_from || step.shared_length > 0) {
+    return refuse("has a checkpoint or shared blocks for a slot that is not fresh");
+  }
+  return absl::OkStatus();
+}
+
+// Where a fresh slot has its state from.
+absl::Status BatchInput::CheckFresh(const SequenceStep& step) const {
+  auto refuse = [&](std::string text) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence ", step.sequence.value(), ": ", text));
+  };
+  const uint64_t in_blocks = step.new_blocks.size() * static_cast<uint64_t>(block_tokens_);
+  if (step.shared_length % static_cast<uint32_t>(block_tokens_) != 0 ||
+      step.shared_length > in_blocks) {
+    return refuse(absl::StrCat("shares ", step.shared_length, " tokens, must be whole blocks of ",
+                               block_tokens_, " and at most ", in_blocks));
+  }
+  if (step.first_position == 0) {
+    return step.restore_from ? refuse("restores a checkpoint at position 0") : absl::OkStatus();
+  }
+  if (step.first_position > step.shared_length) {
+    return refuse(absl::StrCat("first_position ", step.first_position, " leaves a gap after ",
+                               step.shared_length, " shared tokens"));
+  }
+  if (step.restore_from) {
+    const Slot& saved = saved_[step.restore_from->value() - table_.size()];
+    const int64_t back = std::max(saved.length, saved.written) - int64_t{step.first_position};
+    if (!saved.used || step.first_position > saved.length || back > spec_.dspark.block) {
+      return refuse(absl::StrCat("checkpoint ", step.restore_from->value(), " has ", saved.length,
+                                 " tokens, which are not the state at position ",
+                                 step.first_position));
+    }
+    return absl::OkStatus();
+  }
+  if (step.first_position % static_cast<uint32_t>(block_tokens_) != 0 ||
+      int64_t{step.shared_length} - step.first_position < spec_.recompute_tokens()) {
+    return refuse(absl::StrCat("resumes at position ", step.first_position, " before ",
+                               step.shared_length, " shared tokens without a checkpoint; it takes ",
+                               spec_.recompute_tokens(), " tokens from the beginning of a block"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchInput::MoveState(const StepPlan& plan) {
+  for (const SequenceStep& step : plan.sequences) {
+    if (!step.restore_from) continue;
+    const uint32_t id = step.restore_from->value() - static_cast<uint32_t>(table_.size());
+    SKEIN_RETURN_IF_ERROR(
+        slots_.Restore(static_cast<int>(id), static_cast<int>(step.slot.value())));
+    table_[step.slot.value()] = saved_[id];
+  }
+  for (const SequenceStep& step : plan.sequences) {
+    if (!step.save_to) continue;
+    const uint32_t id = step.save_to->value() - static_cast<uint32_t>(table_.size());
+    SKEIN_RETURN_IF_ERROR(slots_.Save(static_cast<int>(step.slot.value()), static_cast<int>(id)));
+    saved_[id] = table_[step.slot.value()];
+    saved_[id].blocks.clear();
+  }
+  return absl::OkStatus();
 }
 
 // Blocks and tokens that the worker has.
@@ -245,10 +325,11 @@ void BatchInput::FillNgram(const SequenceStep& step, size_t offset, int row) {
   const int64_t position = step.first_position + static_cast<int64_t>(offset);
   if (step.tokens[offset] < 0) return;  // PlaceDrafts knows it
   slots_.set_ngram_id(slot, position, token_map_[static_cast<size_t>(step.tokens[offset])]);
+  const int64_t begin = table_[step.slot.value()].begin;
   int32_t* out = full_.ngram.as<int32_t>() + int64_t{row} * spec_.engram.ngram;
   for (int s = 0; s < spec_.engram.ngram; ++s) {
-    out[s] = position - s < 0 ? token_map_[static_cast<size_t>(spec_.engram.pad_token)]
-                              : slots_.ngram_id(slot, position - s);
+    out[s] = position - s < begin ? token_map_[static_cast<size_t>(spec_.engram.pad_token)]
+                                  : slots_.ngram_id(slot, position - s);
   }
 }
 
@@ -270,7 +351,8 @@ void BatchInput::FillGroups(const SequenceStep& step, size_t offset, int row) {
     // Padding has its place among the rows, so in a decode step a group has the place of its row.
     const int at = batch_.draft_count.absent() ? groups.count++ : row;
     groups.row.as<int32_t>()[at] = row;
-    groups.target.as<int64_t>()[at] = block * per_block + group % per_block;
+    groups.target.as<int64_t>()[at] =
+        position < slot.shared ? -1 : block * per_block + group % per_block;
     compress_.FillRow(group * ratio, groups.cos_sin.as<float>() + int64_t{at} * spec_.rope_dim);
     groups.max_columns = std::max(groups.max_columns, static_cast<int>(group) + 1);
   }
@@ -283,7 +365,8 @@ void BatchInput::FillRow(const SequenceStep& step, int index, size_t offset, int
   full_.rows.position.as<int32_t>()[row] = position;
   full_.rows.sequence.as<int32_t>()[row] = index;
   full_.ids.as<int32_t>()[row] = step.tokens[offset];
-  full_.window_begin.as<int32_t>()[row] = std::max(0, position + 1 - spec_.window);
+  const auto begin = static_cast<int32_t>(table_[step.slot.value()].begin);
+  full_.window_begin.as<int32_t>()[row] = std::max(begin, position + 1 - spec_.window);
   full_.window_end.as<int32_t>()[row] = position + 1;
   plain_.FillRow(position, full_.rope_plain.as<float>() + int64_t{row} * spec_.rope_dim);
   compress_.FillRow(position, full_.rope_compress.as<float>() + int64_t{row} * spec_.rope_dim);
@@ -358,7 +441,14 @@ void BatchInput::Settle(const SequenceStep& step, std::span<const int32_t> draft
 // The slot of a sequence of the step, and what the step says of the sequence as a whole.
 void BatchInput::OpenSlot(const SequenceStep& step, int index, int first_row) {
   Slot& slot = table_[step.slot.value()];
-  if (step.fresh_slot) slot = Slot{};
+  if (step.fresh_slot) {
+    // Otherwise MoveState filled it. Of state that is recomputed nothing is known before.
+    if (!step.restore_from) {
+      slot = Slot{};
+      slot.begin = step.first_position;
+    }
+    slot.shared = step.shared_length;
+  }
   slot.used = true;
   slot.sequence = step.sequence;
   slot.written = step.first_position + static_cast<int64_t>(step.tokens.size());

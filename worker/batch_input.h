@@ -33,6 +33,9 @@ class BatchInput {
   // Whether the plan agrees with what the slots hold. InvalidArgument names sequence, field,
   // values.
   absl::Status Check(const protocol::StepPlan& plan) const;
+  // Queues the copies between slots and checkpoints of a plan that passed Check: those that begin a
+  // slot, then those that a slot leaves. Before Build, outside of a recorded step.
+  absl::Status MoveState(const protocol::StepPlan& plan);
   // First position from which on the draft head saw the sequence without a gap; first_position of
   // the step if it saw nothing.
   int64_t FedFrom(const protocol::SequenceStep& step) const;
@@ -62,6 +65,8 @@ class BatchInput {
     int64_t length = 0;                // tokens computed
     int64_t written = 0;               // end of the positions that the last step wrote
     int64_t fed_from = 0, fed_to = 0;  // positions that the draft head saw
+    int64_t begin = 0;                 // nothing is known of positions before it; rows are skipped
+    int64_t shared = 0;                // compressed rows of positions before it are not written
     std::vector<int32_t> blocks;
   };
   // What a step's metadata is laid out for.
@@ -72,6 +77,8 @@ class BatchInput {
   // The views of a step of that shape, one after the other.
   ModelBatch Layout(const Shape& shape, Staging& staging) const;
   absl::Status CheckSequence(const protocol::SequenceStep& step) const;
+  absl::Status CheckState(const protocol::SequenceStep& step, bool holds) const;
+  absl::Status CheckFresh(const protocol::SequenceStep& step) const;
   absl::Status CheckIds(const protocol::SequenceStep& step) const;
   absl::Status CheckDrafts(const protocol::SequenceStep& step) const;
   void OpenSlot(const protocol::SequenceStep& step, int index, int first_row);
@@ -97,6 +104,7 @@ class BatchInput {
   std::span<const int32_t> token_map_;
   RopeTable plain_, compress_;
   std::vector<Slot> table_;
+  std::vector<Slot> saved_;  // by checkpoint: what the slot was, without blocks
   std::vector<int> ratios_;  // of the model, ascending
   kernels::TensorView ring_source_;
   kernels::TensorView device_token_map_;

@@ -43,7 +43,8 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
                                      options.num_blocks, *arena_);
   const bool drafts = options.max_draft_requests > 0 && spec_.dspark.stages > 0;
   slots_ = std::make_unique<StateSlots>(spec_, options.numerics, options.num_slots,
-                                        drafts ? spec_.dspark.stages : 0, *arena_);
+                                        drafts ? spec_.dspark.stages : 0, *arena_,
+                                        options.num_checkpoints);
   model_ = std::make_unique<Model>(spec_, *weights_, options.numerics, options.limits, *cache_,
                                    *slots_, *kernels_, *arena_);
   if (drafts) {

@@ -28,6 +28,8 @@ struct LoadOptions {
   int block_tokens = 0;  // multiple of the model's block_multiple()
   int num_blocks = 0;
   int num_slots = 0;
+  int num_checkpoints = 0;     // copies of slot state for the prefix cache
+  int recompute_tokens = 0;    // that the prefix cache may count on; 0: only on checkpoints
   int max_draft_requests = 0;  // 0: no draft head
   TapSide tap_side = TapSide::kEntering;
   bool record_steps = false;  // decode steps as graphs of the device

@@ -20,6 +20,9 @@ namespace {
 
 // Largest pool of the CPU backend, which is also the bound of worker.threads.
 constexpr int kThreadsMax = 64;
+// Copies of slot state that the prefix cache may keep, per sequence that runs: the ends of a prompt
+// and of its answer.
+constexpr int kCheckpointsPerSequence = 2;
 // Share of the free memory that the cache may take when num_blocks is not given.
 constexpr uint64_t kCacheShare = 4;
 
@@ -133,6 +136,10 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
   SKEIN_ASSIGN_OR_RETURN(const Room room, FindRoom(config, device));
   SKEIN_ASSIGN_OR_RETURN(options.num_blocks, NumBlocks(config, spec, options.numerics, room));
   options.num_slots = static_cast<int>(scheduler.max_num_seqs);
+  if (scheduler.enable_prefix_caching != 0) {
+    options.num_checkpoints = kCheckpointsPerSequence * options.num_slots;
+    options.recompute_tokens = spec.recompute_tokens();
+  }
   const uint64_t needed =
       static_cast<uint64_t>(options.num_blocks) *
           KvCache::BlockBytes(spec, options.numerics, options.block_tokens) +
@@ -183,6 +190,8 @@ protocol::CacheGeometry Geometry(const LoadOptions& options) {
   geometry.num_slots = static_cast<uint32_t>(options.num_slots);
   geometry.max_rows = static_cast<uint32_t>(options.limits.max_rows);
   geometry.max_model_len = static_cast<uint32_t>(options.limits.max_model_len);
+  geometry.num_checkpoints = static_cast<uint32_t>(options.num_checkpoints);
+  geometry.recompute_tokens = static_cast<uint32_t>(options.recompute_tokens);
   geometry.max_draft_tokens = static_cast<uint32_t>(options.limits.max_drafts);
   geometry.edits_logits = true;
   return geometry;

@@ -215,6 +215,9 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
   if (const absl::Status status = model.input().Check(plan); !status.ok()) {
     return end(StepStatus::kRefused, status);
   }
+  if (const absl::Status status = model.input().MoveState(plan); !status.ok()) {
+    return end(StepStatus::kFailed, status);
+  }
   const std::optional<DecodeShape> shape = model.graphs() != nullptr && !model.input().Edits(plan)
                                                ? model.graphs()->Fit(plan)
                                                : std::nullopt;

@@ -361,6 +361,7 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
   request.stop = std::move(params.stop);
   request.speculation = params.speculation;
   request.priority = params.priority;
+  request.cache_salt = params.cache_salt;
   request.arrival = call.arrival;
   request.deadline = std::get<std::optional<Clock::time_point>>(deadline);
   request.sink = generation;

@@ -243,7 +243,7 @@ void ReadSpeculation(FieldReader* reader, GenerationParams* params) {
 }
 
 // Fields that have no effect.
-void ReadAccepted(FieldReader* reader) {
+void ReadAccepted(FieldReader* reader, GenerationParams* params) {
   for (std::string_view name : {"user", "service_tier", "safety_identifier", "prompt_cache_key"}) {
     reader->String(name);
   }
@@ -259,10 +259,11 @@ void ReadAccepted(FieldReader* reader) {
     const bool good = salt->find_first_not_of(
                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                           "0123456789._-") == std::string_view::npos;
-    if (!good || salt->empty() || salt->size() > kCacheSaltBytesMax) {
-      reader->Invalid("cache_salt", Concat("must have 1 to ", kCacheSaltBytesMax,
+    if (!good || salt->size() > kCacheSaltBytesMax) {
+      reader->Invalid("cache_salt", Concat("must have 0 to ", kCacheSaltBytesMax,
                                            " characters of A-Z a-z 0-9 . _ -"));
     }
+    params->cache_salt = std::string(*salt);
   }
 }
 
@@ -329,7 +330,7 @@ GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& 
     params.priority = static_cast<int32_t>(*priority);
   }
   ReadSpeculation(reader, &params);
-  ReadAccepted(reader);
+  ReadAccepted(reader, &params);
   ReadRefused(reader);
   return params;
 }

@@ -32,6 +32,7 @@ struct GenerationParams {
   StopStrings stop_strings;
   protocol::SpeculationParams speculation;
   int32_t priority = 0;
+  std::string cache_salt;  // empty: none
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;

@@ -72,6 +72,9 @@ absl::Status Write(const SequenceStep& in, wire::SequenceStep::Builder out) {
   auto drafts = out.initProvidedDrafts(static_cast<uint32_t>(in.provided_drafts.size()));
   for (uint32_t i = 0; i < drafts.size(); ++i) drafts.set(i, in.provided_drafts[i]);
   out.setFeedDrafter(in.feed_drafter);
+  out.setSharedLength(in.shared_length);
+  if (in.restore_from) out.setRestoreFrom(in.restore_from->value() + 1);
+  if (in.save_to) out.setSaveTo(in.save_to->value() + 1);
   return WriteEdits(in, out);
 }
 
@@ -130,6 +133,9 @@ absl::Status Read(wire::SequenceStep::Reader in, SequenceStep& out) {
   out.new_blocks.reserve(blocks.size());
   for (const uint32_t block : blocks) out.new_blocks.push_back(BlockId(block));
   out.sample = in.getSample();
+  out.shared_length = in.getSharedLength();
+  if (in.getRestoreFrom() > 0) out.restore_from = SlotId(in.getRestoreFrom() - 1);
+  if (in.getSaveTo() > 0) out.save_to = SlotId(in.getSaveTo() - 1);
   SKEIN_RETURN_IF_ERROR(ReadSpeculation(in, out));
   SKEIN_RETURN_IF_ERROR(ReadEdits(in, out));
   return ReadSampling(in.getSampling(), out.sampling);
@@ -300,6 +306,8 @@ absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) 
   geometry.setMaxModelLen(in.geometry.max_model_len);
   geometry.setMaxDraftTokens(in.geometry.max_draft_tokens);
   geometry.setEditsLogits(in.geometry.edits_logits);
+  geometry.setNumCheckpoints(in.geometry.num_checkpoints);
+  geometry.setRecomputeTokens(in.geometry.recompute_tokens);
   return absl::OkStatus();
 }
 
@@ -339,6 +347,8 @@ absl::Status Read(wire::RegisterWorker::Reader in, RegisterWorker& out) {
   out.geometry.max_model_len = geometry.getMaxModelLen();
   out.geometry.max_draft_tokens = geometry.getMaxDraftTokens();
   out.geometry.edits_logits = geometry.getEditsLogits();
+  out.geometry.num_checkpoints = geometry.getNumCheckpoints();
+  out.geometry.recompute_tokens = geometry.getRecomputeTokens();
   return absl::OkStatus();
 }
 

@@ -285,7 +285,7 @@ bool TakesValue(std::string_view name, const LoadOptions& options) {
          IsProgramFlag(name, options) || (useless != nullptr && useless->takes_value);
 }
 
-// A key of 0 or 1: its flag may stand without a value and then means 1.
+// A key of 0 or 1: its flag may stand without a value and then means 1, and 0 after "no-".
 bool IsSwitch(std::string_view name) {
   const ConfigKey* key = FindFlag(name);
   return key != nullptr && key->min == 0 && key->max == 1;
@@ -312,6 +312,9 @@ std::vector<Flag> SplitArguments(std::span<const std::string> arguments, const L
               .value = std::nullopt};
     if (equals != std::string::npos) {
       flag.value = argument.substr(equals + 1);
+    } else if (flag.name.starts_with("no-") && IsSwitch(flag.name.substr(3))) {
+      flag.name.erase(0, 3);
+      flag.value = "0";
     } else if (IsSwitch(flag.name)) {
       const bool given =
           i + 1 < arguments.size() && (arguments[i + 1] == "0" || arguments[i + 1] == "1");

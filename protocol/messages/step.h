@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct CacheGeometry {
   uint32_t max_model_len = 0;     // tokens of one sequence
   uint32_t max_draft_tokens = 0;  // that its draft head proposes in one step; 0: it has none
   bool edits_logits = false;      // it knows SequenceStep::edits and masks
+  uint32_t num_checkpoints = 0;   // slots beyond num_slots that hold copies of slot state
+  // Tokens before a position whose computation gives its whole slot state; 0: not offered.
+  uint32_t recompute_tokens = 0;
   friend bool operator==(const CacheGeometry&, const CacheGeometry&) = default;
 };
 
@@ -64,7 +68,9 @@ using StepTokens = absl::InlinedVector<int32_t, 4>;
 struct SequenceStep {
   SequenceId sequence;
   SlotId slot;
-  // The slot held another sequence (or an earlier attempt): forget it. first_position is then 0.
+  // The slot held another sequence (or an earlier attempt): forget it. first_position is then 0,
+  // or where a prefix hit resumes: the state comes from `restore_from`, or, without it, from
+  // computing recompute_tokens or more before `shared_length`.
   bool fresh_slot = false;
   uint32_t first_position = 0;
   StepTokens tokens;                // at least one
@@ -86,6 +92,11 @@ struct SequenceStep {
   // provided drafts; draft_depth is then 0. Bit v % 32 of word v / 32: token v is allowed. A mask
   // of zeros gives kRowAllMasked.
   std::vector<std::vector<uint32_t>> masks = {};
+  // Prefix cache. Tokens at the front whose blocks are shared, of a fresh slot: whole blocks, which
+  // the sequence reads and never writes.
+  uint32_t shared_length = 0;
+  std::optional<SlotId> restore_from;  // a checkpoint that the fresh slot begins as a copy of
+  std::optional<SlotId> save_to;       // a checkpoint that the slot is copied to before the step
   friend bool operator==(const SequenceStep&, const SequenceStep&) = default;
 };
 

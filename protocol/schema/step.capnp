@@ -48,6 +48,9 @@ struct SequenceStep {
   feedDrafter @13 :Bool;
   edits @14 :SequenceEdits;
   masks @15 :List(List(UInt32));
+  sharedLength @16 :UInt32;
+  restoreFrom @17 :UInt32;  # slot + 1; 0: none
+  saveTo @18 :UInt32;       # slot + 1; 0: none
 }
 
 struct StepPlan {
@@ -108,4 +111,6 @@ struct CacheGeometry {
   maxModelLen @4 :UInt32;
   maxDraftTokens @5 :UInt32;
   editsLogits @6 :Bool;
+  numCheckpoints @7 :UInt32;
+  recomputeTokens @8 :UInt32;
 }

@@ -123,7 +123,7 @@ std::vector<Case> TypeCases() {
                    R"({"required":[1]}}}])"),
               "tools[0].function.parameters.required[0]", "is an integer; expected a string"),
       Invalid(kChat, Chat(R"("metadata":[])"), "metadata", "is an array; expected an object"),
-      Invalid(kChat, Chat(R"("cache_salt":"a/b")"), "cache_salt", "1 to 128 characters"),
+      Invalid(kChat, Chat(R"("cache_salt":"a/b")"), "cache_salt", "0 to 128 characters"),
       Invalid(kText, R"({"prompt":{}})", "prompt", "is an object"),
       Invalid(kText, R"({"prompt":[]})", "prompt", "is an empty array"),
       Invalid(kText, R"({"prompt":[1,"a"]})", "prompt[1]", "is a string; expected a token id"),

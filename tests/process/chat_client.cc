@@ -64,6 +64,9 @@ int64_t NumberAt(const JsonValue& object, std::string_view key) {
 void AddUsage(const JsonValue& usage, ChatAnswer* answer) {
   answer->prompt_tokens = NumberAt(usage, "prompt_tokens");
   answer->completion_tokens = NumberAt(usage, "completion_tokens");
+  if (const JsonValue* details = usage.Find("prompt_tokens_details")) {
+    answer->cached_tokens = NumberAt(*details, "cached_tokens");
+  }
   const JsonValue* ours = usage.Find("skein");
   if (ours == nullptr) return;
   answer->steps = NumberAt(*ours, "steps");
@@ -132,6 +135,10 @@ std::string ChatBody(const ChatCall& call, Streaming streaming) {
   if (!call.speculation.empty()) {
     writer.Key("speculation");
     writer.Raw(call.speculation);
+  }
+  if (!call.cache_salt.empty()) {
+    writer.Key("cache_salt");
+    writer.String(call.cache_salt);
   }
   if (call.logprobs && !call.prompt_ids.empty()) {
     writer.Key("logprobs");

@@ -26,6 +26,7 @@ struct ChatCall {
   bool logprobs = true;
   std::vector<std::string> stop = {};
   std::string speculation = {};          // JSON of the field; empty: absent
+  std::string cache_salt = {};           // empty: absent
   std::vector<int32_t> prompt_ids = {};  // not empty: a completion of these instead of a chat
 };
 
@@ -38,6 +39,7 @@ struct ChatAnswer {
   std::string finish_reason;
   int64_t prompt_tokens = 0;  // not of a stream, as what follows
   int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
   int64_t steps = 0;
   int64_t draft_tokens = 0;
   int64_t accepted_draft_tokens = 0;

@@ -122,6 +122,15 @@ TEST(ConfigTest, EveryKeyIsAFlagOfItsOwnWithHelp) {
   }
 }
 
+TEST(ConfigTest, ASwitchStandsAloneOrAfterNo) {
+  EXPECT_EQ(Load({"model"})->config.scheduler.enable_prefix_caching, 0);
+  EXPECT_EQ(Load({"--enable-prefix-caching", "model"})->config.scheduler.enable_prefix_caching, 1);
+  EXPECT_EQ(Load({"--no-enable-prefix-caching", "model"})->config.scheduler.enable_prefix_caching,
+            0);
+  EXPECT_FALSE(Load({"--enable-prefix-caching", "--no-enable-prefix-caching", "model"}).ok());
+  EXPECT_FALSE(Load({"--no-lanes", "model"}).ok());
+}
+
 TEST(ConfigTest, FlagsWithoutEffectAreAcceptedWithANotice) {
   const auto loaded = Load({"--trust-remote-code", "--tool-call-parser", "deepseek_v4", "model"});
   ASSERT_TRUE(loaded.ok()) << loaded.status();

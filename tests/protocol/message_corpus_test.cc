@@ -64,8 +64,7 @@ TEST(MessageCorpusTest, ThePresentVersionWritesItsCorpus) {
   }
 }
 
-// What 1.0 wrote reads with the fields of 1.1 at their defaults; the two kinds that 1.1 dropped
-// were never sent.
+// What 1.1 wrote reads with the fields of 1.2 at their defaults.
 TEST(MessageCorpusTest, TheMinorBeforeStillReads) {
   const auto corpus = ReadCorpus(protocol::kProtocolMinor - 1);
   ASSERT_EQ(corpus.size(), 9u);
@@ -74,7 +73,14 @@ TEST(MessageCorpusTest, TheMinorBeforeStillReads) {
       for (protocol::SequenceStep& step : plan->sequences) {
         step.edits = {};
         step.masks.clear();
+        step.shared_length = 0;
+        step.restore_from = step.save_to = std::nullopt;
       }
+    }
+    if (auto* registration = std::get_if<protocol::RegisterWorker>(&sample)) {
+      registration->protocol_minor = protocol::kProtocolMinor - 1;
+      registration->geometry.num_checkpoints = 0;
+      registration->geometry.recompute_tokens = 0;
     }
     const std::string name(protocol::MessageTypeName(protocol::TypeOf(sample)));
     ASSERT_TRUE(corpus.contains(name)) << name;

@@ -38,6 +38,9 @@ StepPlan SamplePlan() {
       step.edits.value = std::make_shared<const SequenceEdits>(edits);
     }
     if (i == 2) step.masks = {{1, 2}, {3, 4}, {5, 6}, {0, 0}};
+    step.shared_length = i == 1 ? 64 : 0;
+    if (i == 1) step.restore_from = protocol::SlotId(0);
+    if (i == 2) step.save_to = protocol::SlotId(9);
     plan.sequences.push_back(step);
   }
   return plan;
@@ -86,7 +89,7 @@ RegisterWorker SampleRegistration() {
   registration.backend = "cpu";
   registration.model = "hash";
   registration.incarnation = Incarnation(5);
-  registration.geometry = {64, 100, 8, 512, 4096, 5};
+  registration.geometry = {64, 100, 8, 512, 4096, 5, false, 16, 708};
   registration.tokenizer = "vocabulary";
   registration.cache_layout = "layout";
   registration.numerics = "cpu";

@@ -69,6 +69,10 @@ class FakeWorker {
     uint32_t length = 0;
     uint32_t num_drafts = 0;  // the newest of them, which may be refused
     std::vector<uint32_t> blocks;
+    uint32_t shared = 0;      // tokens in blocks of others
+    uint32_t exact_from = 0;  // the state of the slot is whole from here on
+    // The state of a real slot, as the tokens that led to it; unknown where computing was skipped.
+    std::vector<int32_t> state = {};
   };
   struct Cell {
     uint64_t sequence = 0;
@@ -81,13 +85,15 @@ class FakeWorker {
 
   protocol::VerificationSummary RunSequence(const protocol::SequenceStep& step) {
     if (step.slot.value() >= geometry_.num_slots) Note("a slot is out of range");
-    if (step.fresh_slot) slots_[step.slot.value()] = Slot{step.sequence, 0, 0, {}};
+    if (step.save_to) Save(slots_[step.slot.value()], *step.save_to);
+    if (step.fresh_slot) Open(step, slots_[step.slot.value()]);
     Slot& slot = slots_[step.slot.value()];
     if (slot.sequence != step.sequence) Note("a slot holds another sequence");
     if (step.first_position > slot.length || step.first_position + slot.num_drafts < slot.length) {
       Note("a position is skipped or repeated");
     }
     slot.length = step.first_position;
+    slot.state.resize(slot.length);
     if (slot.blocks.size() != step.table_size_before) Note("the block tables differ");
     if (step.tokens.empty()) Note("a sequence has no tokens");
     for (protocol::BlockId block : step.new_blocks) {
@@ -127,10 +133,45 @@ class FakeWorker {
     slot.num_drafts = depth;
   }
 
+  void Save(const Slot& slot, protocol::SlotId to) {
+    const uint32_t id = to.value();
+    if (id < geometry_.num_slots || id >= geometry_.num_slots + geometry_.num_checkpoints) {
+      Note("a checkpoint is out of range");
+    }
+    if (slot.length < slot.exact_from) Note("a checkpoint of incomplete state is taken");
+    slots_[id] = slot;
+  }
+
+  void Open(const protocol::SequenceStep& step, Slot& slot) {
+    slot = Slot{step.sequence, step.first_position, 0, {}, step.shared_length};
+    slot.state.assign(step.first_position, -1);
+    if (step.shared_length % geometry_.block_tokens != 0) Note("a part of a block is shared");
+    if (step.restore_from) {
+      const Slot& saved = slots_[step.restore_from->value()];
+      if (saved.length < step.first_position ||
+          saved.length - step.first_position > geometry_.max_draft_tokens) {
+        Note("a checkpoint is of another position");
+      }
+      slot.state.assign(saved.state.begin(), saved.state.begin() + step.first_position);
+    } else if (step.first_position > 0) {
+      slot.exact_from = step.shared_length;
+      if (geometry_.recompute_tokens == 0 ||
+          step.first_position + geometry_.recompute_tokens > step.shared_length) {
+        Note("too few tokens are recomputed");
+      }
+    }
+  }
+
   void Write(Slot& slot, int32_t token) {
     const uint32_t index = slot.length / geometry_.block_tokens;
     if (index >= slot.blocks.size() || slot.length >= geometry_.max_model_len) {
       return Note("the blocks do not hold the tokens");
+    }
+    slot.state.push_back(token);
+    if (slot.length < slot.shared) {
+      const Cell& cell = cache_[{slot.blocks[index], slot.length++ % geometry_.block_tokens}];
+      if (cell.token != token) Note("a shared block has other tokens");
+      return;
     }
     cache_[{slot.blocks[index], slot.length++ % geometry_.block_tokens}] = {slot.sequence.value(),
                                                                             token};
@@ -141,9 +182,16 @@ class FakeWorker {
     for (uint32_t at = 0; at < slot.length; ++at) {
       const Cell cell =
           cache_[{slot.blocks[at / geometry_.block_tokens], at % geometry_.block_tokens}];
-      if (cell.sequence != slot.sequence.value()) Note("a block was overwritten");
+      if (at >= slot.shared && cell.sequence != slot.sequence.value()) {
+        Note("a block was overwritten");
+      }
+      if (slot.state[at] >= 0 && slot.state[at] != cell.token) Note("a slot has other state");
+      if (slot.state[at] < 0 && at + geometry_.recompute_tokens >= slot.length) {
+        Note("a slot has no state");
+      }
       prefix.push_back(cell.token);
     }
+    if (slot.length < slot.exact_from) Note("a row with incomplete state is sampled");
     protocol::RowSummary row;
     row.position = slot.length;
     row.plain_token = row.argmax_token = NextToken(prefix);

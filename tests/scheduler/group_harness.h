@@ -29,6 +29,9 @@ struct HarnessSetup {
   uint32_t groups = 1;
   uint32_t max_draft_tokens = 0;  // of the workers' draft heads
   bool edits_logits = true;       // the workers know edits
+  bool prefix_caching = false;
+  uint32_t num_checkpoints = 0;
+  uint32_t recompute_tokens = 0;
   scheduler::SpeculationSettings speculation = {};
 };
 
@@ -38,13 +41,15 @@ inline scheduler::SchedulerLimits LimitsOf(const HarnessSetup& setup) {
   limits.max_num_batched_tokens = setup.budget;
   limits.lanes = setup.lanes;
   limits.speculation = setup.speculation;
+  limits.prefix_caching = setup.prefix_caching;
   limits.admission = {setup.queued_requests_max, setup.queued_tokens_max};
   return limits;
 }
 
 inline protocol::CacheGeometry GeometryOf(const HarnessSetup& setup) {
-  return {setup.block_tokens,  setup.num_blocks,       setup.max_num_seqs, setup.budget,
-          setup.max_model_len, setup.max_draft_tokens, setup.edits_logits};
+  return {setup.block_tokens, setup.num_blocks,      setup.max_num_seqs,
+          setup.budget,       setup.max_model_len,   setup.max_draft_tokens,
+          setup.edits_logits, setup.num_checkpoints, setup.recompute_tokens};
 }
 
 // What a sequence got so far.
@@ -57,6 +62,7 @@ struct Outcome {
   uint64_t num_draft_tokens = 0;
   uint64_t num_accepted_tokens = 0;
   uint64_t num_drafted = 0;  // of the tokens
+  uint32_t cached_tokens = 0;
   bool over() const { return ended.has_value() || !error.ok() || cancelled; }
 };
 
@@ -93,8 +99,10 @@ class GroupHarness {
   }
 
   absl::Status Add(uint64_t id, std::vector<int32_t> prompt, protocol::StopConditions stop,
-                   int32_t priority = 0, protocol::SpeculationParams speculation = {}) {
+                   int32_t priority = 0, protocol::SpeculationParams speculation = {},
+                   std::string root = {}) {
     scheduler::NewSequence sequence;
+    sequence.cache_root = std::move(root);
     sequence.speculation = speculation;
     sequence.id = protocol::SequenceId(id);
     sequence.prompt = std::move(prompt);
@@ -196,6 +204,7 @@ class GroupHarness {
       outcome.error = delta.error;
       outcome.cancelled = delta.cancelled;
       outcome.num_steps = delta.num_steps;
+      outcome.cached_tokens = delta.cached_tokens;
       outcome.num_draft_tokens = delta.num_draft_tokens;
       outcome.num_accepted_tokens = delta.num_accepted_tokens;
     }

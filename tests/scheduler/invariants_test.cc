@@ -70,13 +70,13 @@ TEST_F(BrokenState, AWholeStatePasses) {
 TEST_F(BrokenState, BlocksWithWrongHoldersAreNamed) {
   Expect(
       1, [](Sequence& s) { s.blocks.clear(); },
-      "scheduler invariant 1: block 0 has 1 references, tables hold 0");
+      "scheduler invariant 1: block 0 has 1 references, tables and the cache hold 0");
   Expect(
       2, [](Sequence& s) { s.blocks.emplace_back(0U); },
-      "scheduler invariant 1: block 0 has 1 references, tables hold 2");
+      "scheduler invariant 1: block 0 has 1 references, tables and the cache hold 2");
   Expect(
       3, [](Sequence& s) { s.blocks.emplace_back(5U); },
-      "scheduler invariant 1: block 5 has 0 references, tables hold 1");
+      "scheduler invariant 1: block 5 has 0 references, tables and the cache hold 1");
 }
 
 TEST_F(BrokenState, SlotsAreNamed) {

@@ -11,9 +11,13 @@ namespace {
 
 class RandomRun {
  public:
-  explicit RandomRun(uint32_t seed) : random_(seed), setup_(Setup()), harness_(setup_) {
+  explicit RandomRun(uint32_t seed, bool caching = false)
+      : random_(seed), caching_(caching), setup_(Setup()), harness_(setup_) {
     for (uint32_t group = 0; group < setup_.groups; ++group) harness_.Start(++epoch_, group);
   }
+
+  // Of the first group.
+  const scheduler::SchedulerCounters& Counters() { return harness_.group().counters(); }
 
   void Run(int operations) {
     for (int i = 0; i < operations; ++i) Operate();
@@ -47,6 +51,16 @@ class RandomRun {
     setup.speculation.max_depth = Pick(0, 5);
     setup.speculation.adaptation =
         Pick(0, 1) == 0 ? scheduler::Adaptation::kAdaptive : scheduler::Adaptation::kFixed;
+    setup.prefix_caching = caching_;
+    if (caching_ && Pick(0, 1) == 0) {
+      // Long sequences in few small blocks: many hits and evictions.
+      setup.block_tokens = Pick(1, 2);
+      setup.num_blocks = Pick(3, 12);
+      setup.max_model_len = Pick(12, 20);
+      setup.queued_tokens_max = 400;
+    }
+    setup.num_checkpoints = caching_ ? Pick(0, 3) : 0;
+    setup.recompute_tokens = caching_ && Pick(0, 2) == 0 ? Pick(1, 6) : 0;
     return setup;
   }
 
@@ -66,8 +80,8 @@ class RandomRun {
       if (last_id_ > 0) Cancel(Pick(1, last_id_));
     } else if (what < 97) {
       if (harness_.waiting(lane, group)) Refuse(lane, group);
-    } else {
-      ChangeEpoch(group);
+    } else if (!caching_ || Pick(0, 9) == 0) {
+      ChangeEpoch(group);  // which empties the cache
     }
   }
 
@@ -75,7 +89,17 @@ class RandomRun {
     Expected expected;
     const uint32_t length = Pick(0, 6);
     for (uint32_t i = 0; i < length; ++i) {
-      expected.prompt.push_back(static_cast<int32_t>(Pick(0, 49)));
+      expected.prompt.push_back(static_cast<int32_t>(Pick(0, caching_ ? 1 : 49)));
+    }
+    // What was generated before comes again, as in the turns of a chat.
+    if (caching_ && !expected_.empty() && Pick(0, 1) == 0) {
+      const uint32_t earlier = Pick(1, last_id_);
+      std::vector<int32_t> turn = expected_[earlier].prompt;
+      const std::vector<int32_t>& answer = harness_.outcome(earlier).tokens;
+      turn.insert(turn.end(), answer.begin(), answer.end());
+      turn.insert(turn.end(), expected.prompt.begin(), expected.prompt.end());
+      turn.resize(std::min<size_t>(turn.size(), setup_.max_model_len));
+      expected.prompt = std::move(turn);
     }
     expected.stop.max_tokens = static_cast<int32_t>(Pick(0, 8));
     expected.stop.min_tokens = static_cast<int32_t>(Pick(0, 3));
@@ -88,7 +112,8 @@ class RandomRun {
     speculation.mode = static_cast<protocol::VerificationMode>(Pick(0, 2));
     const size_t before = harness_.scheduler().sequences().size();
     const absl::Status status = harness_.Add(last_id_ + 1, expected.prompt, expected.stop,
-                                             static_cast<int32_t>(Pick(0, 2)) - 1, speculation);
+                                             static_cast<int32_t>(Pick(0, 2)) - 1, speculation,
+                                             caching_ && Pick(0, 3) == 0 ? "other" : "");
     if (!status.ok()) {
       EXPECT_EQ(harness_.scheduler().sequences().size(), before);
       return;
@@ -145,7 +170,7 @@ class RandomRun {
     ASSERT_TRUE(harness_.Finish(20'000)) << "something never finishes";
     for (uint32_t group = 0; group < setup_.groups; ++group) {
       const scheduler::BlockPool* blocks = harness_.group(group).block_pool();
-      EXPECT_EQ(blocks->num_free(), blocks->num_blocks());
+      EXPECT_EQ(harness_.group(group).num_free_blocks(), blocks->num_blocks());
       EXPECT_EQ(harness_.group(group).outstanding_tokens(), 0U);
     }
     EXPECT_EQ(harness_.scheduler().num_queued(), 0U);
@@ -165,6 +190,7 @@ class RandomRun {
   }
 
   std::mt19937 random_;
+  const bool caching_;
   const HarnessSetup setup_;
   GroupHarness harness_;
   uint64_t epoch_ = 0;
@@ -179,6 +205,29 @@ TEST(RandomSchedule, EveryOutputEqualsSequentialDecoding) {
     RandomRun(seed).Run(150);
     if (::testing::Test::HasFailure()) return;
   }
+}
+
+// Runs of 150 operations each with the prefix cache.
+void RunCached(uint32_t runs) {
+  uint64_t hits = 0;
+  uint64_t evictions = 0;
+  uint64_t preemptions = 0;
+  for (uint32_t seed = 1; seed <= runs; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomRun run(seed, true);
+    run.Run(150);
+    if (::testing::Test::HasFailure()) return;
+    hits += run.Counters().cache_hits;
+    evictions += run.Counters().cache_evictions;
+    preemptions += run.Counters().preemptions;
+  }
+  EXPECT_GT(hits, runs / 4);
+  EXPECT_GT(evictions, runs / 2);
+  EXPECT_GT(preemptions, runs / 10);
+}
+
+TEST(RandomSchedule, EveryOutputEqualsSequentialDecodingWithThePrefixCache) {
+  RunCached(6700);  // a million operations
 }
 
 TEST(RandomSchedule, LongRunsInOneConfiguration) {

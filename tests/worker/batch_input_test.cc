@@ -256,7 +256,7 @@ TEST_F(BatchInputTest, EveryRefusalLeavesTheStateAsItWas) {
        "sequence 2: slot 4 does not exist; the worker has 4, numbered from 0"},
       {[](SequenceStep& s) { s.fresh_slot = false; }, "sequence 2: slot 1 does not hold it"},
       {[](SequenceStep& s) { s.first_position = 1; },
-       "sequence 2: first_position 1 leaves a gap after 0 computed tokens"},
+       "sequence 2: first_position 1 leaves a gap after 0 shared tokens"},
       {[](SequenceStep& s) { s.tokens.clear(); }, "sequence 2: has no tokens"},
       {[](SequenceStep& s) { s.tokens.assign(129, 1); },
        "sequence 2: ends at position 129, max_model_len is 128"},

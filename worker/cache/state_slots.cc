@@ -1,12 +1,17 @@
 #include "worker/cache/state_slots.h"
 
+#include <algorithm>
+
+#include "protocol/base/status_macros.h"
 #include "worker/cache/kv_cache.h"
 
 namespace skein::worker {
 
 StateSlots::StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_slots,
-                       int draft_stages, Arena& arena)
-    : num_slots_(num_slots),
+                       int draft_stages, Arena& arena, int num_checkpoints)
+    : device_(arena.device()),
+      num_slots_(num_slots),
+      num_checkpoints_(num_checkpoints),
       ring_rows_(spec.ring_rows()),
       draft_rows_(spec.dspark.block + 1),
       ngram_rows_(spec.engram.ngram + spec.dspark.block + 1) {
@@ -21,7 +26,43 @@ StateSlots::StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_
   for (int s = 0; s < draft_stages; ++s) {
     draft_.push_back(MakePool(numerics.window, spec.head_dim, ring_rows_, num_slots, arena));
   }
-  ngram_.assign(static_cast<size_t>(num_slots) * static_cast<size_t>(ngram_rows_), 0);
+  ngram_.assign(static_cast<size_t>(num_slots + num_checkpoints) * static_cast<size_t>(ngram_rows_),
+                0);
+  if (num_checkpoints == 0) return;
+  for (const std::vector<kernels::KvPool>* pools : {&window_, &draft_, &open_}) {
+    for (const kernels::KvPool& pool : *pools) AddPart(pool);
+  }
+  checkpoints_ = static_cast<std::byte*>(
+      arena.HostBytes(checkpoint_bytes_ * static_cast<size_t>(num_checkpoints)));
+}
+
+void StateSlots::AddPart(const kernels::KvPool& pool) {
+  if (pool.data == nullptr) return;
+  const auto bytes = static_cast<size_t>(pool.page_bytes);
+  parts_.push_back({static_cast<std::byte*>(pool.data), bytes, checkpoint_bytes_});
+  checkpoint_bytes_ += bytes;
+}
+
+absl::Status StateSlots::Save(int slot, int checkpoint) {
+  std::byte* to = checkpoints_ + static_cast<size_t>(checkpoint) * checkpoint_bytes_;
+  for (const Part& part : parts_) {
+    SKEIN_RETURN_IF_ERROR(device_.CopyOut(
+        to + part.offset, part.pool + static_cast<size_t>(slot) * part.bytes, part.bytes));
+  }
+  std::copy_n(ngram_.begin() + int64_t{slot} * ngram_rows_, ngram_rows_,
+              ngram_.begin() + (int64_t{num_slots_} + checkpoint) * ngram_rows_);
+  return absl::OkStatus();
+}
+
+absl::Status StateSlots::Restore(int checkpoint, int slot) {
+  const std::byte* from = checkpoints_ + static_cast<size_t>(checkpoint) * checkpoint_bytes_;
+  for (const Part& part : parts_) {
+    SKEIN_RETURN_IF_ERROR(device_.CopyIn(part.pool + static_cast<size_t>(slot) * part.bytes,
+                                         from + part.offset, part.bytes));
+  }
+  std::copy_n(ngram_.begin() + (int64_t{num_slots_} + checkpoint) * ngram_rows_, ngram_rows_,
+              ngram_.begin() + int64_t{slot} * ngram_rows_);
+  return absl::OkStatus();
 }
 
 uint64_t StateSlots::SlotBytes(const ModelSpec& spec, const Numerics& numerics, int draft_stages) {

@@ -1,12 +1,15 @@
 // Fixed per-sequence state: window rings of every layer and draft stage, rows of open compressor
 // groups, recent compressed ids. Rows are addressed by position, so going back is setting a length:
-// nothing is copied or zeroed. Thread: the device thread.
+// nothing is copied or zeroed. Checkpoints are copies of whole slots in memory of the host, so they
+// take nothing of a device. Thread: the device thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/ops/kv_cache.h"
 #include "worker/model/activations.h"
 #include "worker/model/model_spec.h"
@@ -17,7 +20,12 @@ class StateSlots {
  public:
   // `draft_stages`: stages of the draft head that get rings; 0 when nothing drafts.
   StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_slots, int draft_stages,
-             Arena& arena);
+             Arena& arena, int num_checkpoints = 0);
+
+  // Queue a copy of the state of `slot` to a checkpoint, or back to a slot. In the order of the
+  // device; ids of recent tokens, which the host has, at once.
+  absl::Status Save(int slot, int checkpoint);
+  absl::Status Restore(int checkpoint, int slot);
 
   // Window ring of a layer: row slot * ring_rows() + position % ring_rows().
   const kernels::KvPool& window(int layer) const { return window_[static_cast<size_t>(layer)]; }
@@ -38,6 +46,7 @@ class StateSlots {
   }
 
   int num_slots() const { return num_slots_; }
+  int num_checkpoints() const { return num_checkpoints_; }
   // Bytes of one slot over all pools.
   static uint64_t SlotBytes(const ModelSpec& spec, const Numerics& numerics, int draft_stages);
 
@@ -47,12 +56,25 @@ class StateSlots {
            static_cast<size_t>(position % ngram_rows_);
   }
 
+  // A pool's share of one slot, and where it lies in a checkpoint.
+  struct Part {
+    std::byte* pool = nullptr;
+    size_t bytes = 0;
+    size_t offset = 0;
+  };
+  void AddPart(const kernels::KvPool& pool);
+
+  kernels::Device& device_;
   int num_slots_;
+  int num_checkpoints_;
   int ring_rows_;
   int draft_rows_;  // rows beyond need, so that refused drafts overwrite nothing that is wanted
   int ngram_rows_;
   std::vector<kernels::KvPool> window_, draft_, open_;
-  std::vector<int32_t> ngram_;
+  std::vector<int32_t> ngram_;  // of the slots, then of the checkpoints
+  std::vector<Part> parts_;
+  size_t checkpoint_bytes_ = 0;
+  std::byte* checkpoints_ = nullptr;  // host memory
 };
 
 }  // namespace skein::worker

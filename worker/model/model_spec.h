@@ -126,6 +126,9 @@ struct ModelSpec {
   // Least common multiple of the compression ratios: a cache block holds a multiple of it.
   int block_multiple() const;
   // Weight and state slots of the window ring: window plus the largest draft.
+  // Tokens before a position whose computation rebuilds the whole state at it: each layer looks a
+  // window further back than the one after it, the draft head one more.
+  int recompute_tokens() const { return (num_layers + 1) * window + engram.ngram; }
   int ring_rows() const { return window + dspark.block + 1; }
 };
 

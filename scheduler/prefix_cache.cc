@@ -1,0 +1,258 @@
+#include "scheduler/prefix_cache.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "protocol/base/log.h"
+
+namespace skein::scheduler {
+namespace {
+
+uint64_t Mix(uint64_t x) {
+  x ^= x >> 32;
+  x *= 0x9e3779b97f4a7c15ULL;
+  x ^= x >> 29;
+  return x;
+}
+
+}  // namespace
+
+uint64_t HashTokens(uint64_t parent, std::span<const int32_t> tokens) {
+  uint64_t hash = Mix(parent + tokens.size() + 1);
+  for (const int32_t token : tokens) hash = Mix(hash ^ static_cast<uint32_t>(token));
+  return hash;
+}
+
+PrefixCache::PrefixCache(BlockPool& pool, uint32_t block_tokens, uint32_t first_checkpoint,
+                         uint32_t num_checkpoints, BlockHash hash)
+    : pool_(pool),
+      block_tokens_(block_tokens),
+      first_checkpoint_(first_checkpoint),
+      hash_(hash),
+      buckets_(std::bit_ceil(std::max<size_t>(pool.num_blocks(), 1) * 2), kNoNode),
+      free_checkpoints_(num_checkpoints),
+      evicted_(buckets_.size(), 0) {}
+
+CacheNode PrefixCache::FindRoot(const std::string& root) const {
+  const auto found = roots_.find(root);
+  return found == roots_.end() ? kNoNode : found->second;
+}
+
+CacheNode PrefixCache::Child(CacheNode parent, uint64_t hash,
+                             std::span<const int32_t> tokens) const {
+  CacheNode at = buckets_[hash & (buckets_.size() - 1)];
+  for (; at != kNoNode; at = nodes_[at].next) {
+    const Node& node = nodes_[at];
+    if (node.parent == parent && node.hash == hash &&
+        std::equal(tokens.begin(), tokens.end(), node.tokens.begin(), node.tokens.end())) {
+      return at;
+    }
+  }
+  return kNoNode;
+}
+
+void PrefixCache::Find(const std::string& root, std::span<const int32_t> tokens, size_t blocks_max,
+                       Match& match) const {
+  match.nodes.clear();
+  match.with_state = 0;
+  match.num_idle = 0;
+  match.evicted = false;
+  CacheNode at = FindRoot(root);
+  // A root that is gone had the hash that it would get again.
+  uint64_t hash = HashTokens(0, {});
+  for (const char c : root) hash = Mix(hash ^ static_cast<unsigned char>(c));
+  for (size_t i = 0; i < blocks_max; ++i) {
+    const std::span<const int32_t> block = tokens.subspan(i * block_tokens_, block_tokens_);
+    hash = hash_(hash, block);
+    at = at == kNoNode ? kNoNode : Child(at, hash, block);
+    if (at == kNoNode) {
+      match.evicted = evicted_[hash & (evicted_.size() - 1)] == hash;
+      return;
+    }
+    match.nodes.push_back(at);
+    if (nodes_[at].checkpoint) match.with_state = match.nodes.size();
+    match.num_idle += nodes_[at].holders == 0 ? 1 : 0;
+  }
+}
+
+CacheNode PrefixCache::NewNode() {
+  if (unused_.empty()) {
+    nodes_.emplace_back();
+    nodes_.back().used = true;
+    return static_cast<CacheNode>(nodes_.size() - 1);
+  }
+  const CacheNode node = unused_.back();
+  unused_.pop_back();
+  nodes_[node] = Node{};
+  nodes_[node].used = true;
+  return node;
+}
+
+void PrefixCache::Free(CacheNode node) {
+  nodes_[node] = Node{};
+  unused_.push_back(node);
+}
+
+void PrefixCache::Link(CacheNode node) {
+  CacheNode& head = buckets_[nodes_[node].hash & (buckets_.size() - 1)];
+  nodes_[node].next = head;
+  head = node;
+}
+
+void PrefixCache::Unlink(CacheNode node) {
+  CacheNode* at = &buckets_[nodes_[node].hash & (buckets_.size() - 1)];
+  while (*at != node) at = &nodes_[*at].next;
+  *at = nodes_[node].next;
+}
+
+void PrefixCache::AddHolder(CacheNode node) {
+  Node& held = nodes_[node];
+  ++num_holds_;
+  if (held.holders++ > 0 || held.is_root) return;
+  --num_idle_;
+  leaves_.erase({held.idle_since, node});
+}
+
+void PrefixCache::DropHolder(CacheNode node) {
+  Node& held = nodes_[node];
+  SKEIN_CHECK(held.used && held.holders > 0)
+      << "scheduler invariant 10: cache node " << node << " is released without a holder";
+  --num_holds_;
+  if (--held.holders > 0) return;
+  if (held.is_root) return FreeRoot(node);
+  ++num_idle_;
+  held.idle_since = ++clock_;
+  Offer(node);
+}
+
+void PrefixCache::Offer(CacheNode node) {
+  const Node& it = nodes_[node];
+  if (it.is_root) return FreeRoot(node);
+  if (it.holders == 0 && it.children == 0) leaves_.insert({it.idle_since, node});
+}
+
+void PrefixCache::FreeRoot(CacheNode node) {
+  if (nodes_[node].holders > 0 || nodes_[node].children > 0) return;
+  roots_.erase(nodes_[node].root);
+  Free(node);
+}
+
+void PrefixCache::Hold(const std::string& root, const Match& match, CacheChain& chain) {
+  chain.root = FindRoot(root);
+  if (chain.root == kNoNode) {
+    chain.root = NewNode();
+    Node& made = nodes_[chain.root];
+    made.is_root = true;
+    made.root = root;
+    made.hash = HashTokens(0, {});
+    for (const char c : root) made.hash = Mix(made.hash ^ static_cast<unsigned char>(c));
+    roots_.emplace(root, chain.root);
+  }
+  AddHolder(chain.root);
+  chain.nodes = match.nodes;
+  for (const CacheNode node : chain.nodes) AddHolder(node);
+}
+
+void PrefixCache::Release(CacheChain& chain) {
+  // The last block first: it is the first to be evicted.
+  for (size_t i = chain.nodes.size(); i-- > 0;) DropHolder(chain.nodes[i]);
+  if (chain.root != kNoNode) DropHolder(chain.root);
+  chain = {};
+}
+
+void PrefixCache::Publish(CacheChain& chain, std::span<const int32_t> tokens,
+                          protocol::BlockId block) {
+  const CacheNode parent = chain.nodes.empty() ? chain.root : chain.nodes.back();
+  const uint64_t hash = hash_(nodes_[parent].hash, tokens);
+  CacheNode node = Child(parent, hash, tokens);
+  if (node == kNoNode) {
+    node = NewNode();
+    Node& made = nodes_[node];
+    made.parent = parent;
+    made.hash = hash;
+    made.block = block;
+    made.tokens.assign(tokens.begin(), tokens.end());
+    Link(node);
+    ++nodes_[parent].children;
+    pool_.AddReference(block);
+    ++num_blocks_;
+    ++num_idle_;  // until it is held, below
+  } else if (pool_.references(nodes_[node].block) > 1) {
+    chain.closed = true;
+    return;
+  } else {
+    pool_.AddReference(block);
+    pool_.Release({std::exchange(nodes_[node].block, block)});
+  }
+  AddHolder(node);
+  chain.nodes.push_back(node);
+}
+
+bool PrefixCache::EvictOne() {
+  if (leaves_.empty()) return false;
+  const CacheNode node = leaves_.begin()->second;
+  leaves_.erase(leaves_.begin());
+  Detach(node);
+  const CacheNode parent = nodes_[node].parent;
+  evicted_[nodes_[node].hash & (evicted_.size() - 1)] = nodes_[node].hash;
+  Unlink(node);
+  pool_.Release({nodes_[node].block});
+  Free(node);
+  --num_blocks_;
+  --num_idle_;
+  ++num_evictions_;
+  --nodes_[parent].children;
+  Offer(parent);
+  return true;
+}
+
+std::optional<protocol::SlotId> PrefixCache::ReserveCheckpoint() {
+  if (free_checkpoints_.empty()) {
+    if (by_use_.empty()) return std::nullopt;
+    Detach(by_use_.begin()->second);
+  }
+  ++num_reserved_;
+  return protocol::SlotId(first_checkpoint_ + free_checkpoints_.TakeLowest());
+}
+
+void PrefixCache::Attach(CacheNode node, protocol::SlotId slot) {
+  --num_reserved_;
+  const uint32_t id = slot.value() - first_checkpoint_;
+  if (nodes_[node].checkpoint) return free_checkpoints_.Insert(id);
+  nodes_[node].checkpoint = id;
+  nodes_[node].checkpoint_used = ++clock_;
+  by_use_.insert({clock_, node});
+}
+
+void PrefixCache::Detach(CacheNode node) {
+  Node& it = nodes_[node];
+  if (!it.checkpoint) return;
+  by_use_.erase({it.checkpoint_used, node});
+  free_checkpoints_.Insert(*it.checkpoint);
+  it.checkpoint.reset();
+}
+
+std::optional<protocol::SlotId> PrefixCache::checkpoint(CacheNode node) const {
+  const std::optional<uint32_t> id = nodes_[node].checkpoint;
+  if (!id) return std::nullopt;
+  return protocol::SlotId(first_checkpoint_ + *id);
+}
+
+void PrefixCache::Touch(CacheNode node) {
+  Node& it = nodes_[node];
+  if (!it.checkpoint) return;
+  by_use_.erase({it.checkpoint_used, node});
+  it.checkpoint_used = ++clock_;
+  by_use_.insert({clock_, node});
+}
+
+std::vector<protocol::BlockId> PrefixCache::Blocks() const {
+  std::vector<protocol::BlockId> blocks;
+  for (const Node& node : nodes_) {
+    if (node.used && !node.is_root) blocks.push_back(node.block);
+  }
+  return blocks;
+}
+
+}  // namespace skein::scheduler

@@ -1,0 +1,63 @@
+// A real server with the prefix cache: what a client gets after a hit is what it gets cold, the
+// usage says what was not computed, salts keep apart, and the metrics add up.
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/process/chat_client.h"
+#include "tests/process/live_server.h"
+
+namespace skein::tests {
+namespace {
+
+constexpr int64_t kBlock = 64;
+
+ChatCall Completion(int32_t length, std::string salt = "") {
+  ChatCall call;
+  call.max_tokens = 24;
+  call.cache_salt = std::move(salt);
+  for (int32_t i = 0; i < length; ++i) call.prompt_ids.push_back(300 + i * 37 % 3000);
+  return call;
+}
+
+TEST(PrefixServingTest, AHitChangesCachedTokensAndNothingElse) {
+  LiveServer cold;
+  ASSERT_TRUE(cold.StartReady()) << cold.output();
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady({"--enable-prefix-caching"})) << server.output();
+  int64_t found = 0;
+  for (const int32_t length : {150, 150, 151, 300, 300, 640, 64, 65}) {
+    const ChatAnswer want = Ask(cold.port(), Completion(length));
+    const ChatAnswer got = Ask(server.port(), Completion(length));
+    EXPECT_TRUE(SameAnswer(got, want)) << length;
+    EXPECT_EQ(want.cached_tokens, 0);
+    EXPECT_EQ(got.prompt_tokens, length);
+    EXPECT_EQ(got.cached_tokens % kBlock, 0);
+    EXPECT_LT(got.cached_tokens, length);
+    found += got.cached_tokens;
+  }
+  EXPECT_EQ(Ask(server.port(), Completion(300)).cached_tokens, 256);
+  EXPECT_GE(found, 128 + 128 + 256);
+  EXPECT_TRUE(server.WaitForMetric("skein_prefix_cache_hits_tokens_total",
+                                   static_cast<double>(found) + 256));
+  EXPECT_GT(server.Metric("skein_prefix_cache_miss_tokens_total"), 0);
+  EXPECT_EQ(server.Metric("skein_kv_audit_violations_total"), 0);
+}
+
+TEST(PrefixServingTest, SaltsShareNothing) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady({"--enable-prefix-caching"})) << server.output();
+  const ChatAnswer first = Ask(server.port(), Completion(200));
+  EXPECT_EQ(first.cached_tokens, 0);
+  const ChatAnswer salted = Ask(server.port(), Completion(200, "mine"));
+  EXPECT_EQ(salted.cached_tokens, 0);
+  EXPECT_TRUE(SameAnswer(salted, first));
+  const ChatAnswer again = Ask(server.port(), Completion(200, "mine"));
+  EXPECT_EQ(again.cached_tokens, 192);
+  EXPECT_TRUE(SameAnswer(again, first));
+  EXPECT_EQ(Ask(server.port(), Completion(200)).cached_tokens, 192);
+}
+
+}  // namespace
+}  // namespace skein::tests

@@ -155,7 +155,9 @@ void GroupScheduler::StartEpoch(protocol::GroupId group, protocol::RankId rank,
   geometry_ = geometry;
   blocks_ = std::make_unique<BlockPool>(geometry.num_blocks);
   cache_.reset();
-  if (limits_.prefix_caching) {
+  // A worker of a version without the cache offers neither.
+  const bool resumes = geometry.num_checkpoints > 0 || geometry.recompute_tokens > 0;
+  if (limits_.prefix_caching && resumes) {
     cache_ = std::make_unique<PrefixCache>(*blocks_, geometry.block_tokens, geometry.num_slots,
                                            geometry.num_checkpoints);
   }

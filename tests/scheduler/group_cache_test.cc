@@ -106,6 +106,20 @@ TEST_F(RecomputeTest, AHitWithoutCheckpointResumesBeforeWhatItShares) {
   EXPECT_EQ(harness_.outcome(2).cached_tokens, 8U);
 }
 
+// Its geometry has none of the fields.
+class WorkerBeforeTest : public GroupCacheTest {
+ protected:
+  WorkerBeforeTest() : GroupCacheTest({.prefix_caching = true}) {}
+};
+
+TEST_F(WorkerBeforeTest, AWorkerThatCannotResumeIsSentNothingShared) {
+  First(1, Counting(10));
+  const protocol::SequenceStep again = First(2, Counting(10));
+  EXPECT_EQ(again.shared_length, 0U);
+  EXPECT_EQ(again.tokens.size(), 10U);
+  EXPECT_EQ(harness_.group().prefix_cache(), nullptr);
+}
+
 class WithoutCacheTest : public GroupCacheTest {
  protected:
   WithoutCacheTest() : GroupCacheTest({.num_checkpoints = 2}) {}

@@ -64,6 +64,7 @@ absl::Status ClusterScheduler::AddSequence(NewSequence sequence) {
   added->sampling = sequence.sampling;
   added->stop = std::move(sequence.stop);
   added->speculation = sequence.speculation;
+  if (sequence.constraint != nullptr) added->constraint = sequence.constraint->Clone();
   added->priority = sequence.priority;
   added->pinned = sequence.pinned;
   added->cache_root = std::move(sequence.cache_root);

@@ -36,10 +36,11 @@ uint32_t GroupScheduler::num_running() const {
 
 absl::Status GroupScheduler::CheckFits(const Sequence& sequence) const {
   if (!epoch_) return absl::OkStatus();
-  if (sequence.sampling.edits != nullptr && !geometry_.edits_logits) {
+  const bool edits = sequence.sampling.edits != nullptr || sequence.constraint != nullptr;
+  if (edits && !geometry_.edits_logits) {
     return absl::UnavailableError(
-        "the worker is of a version without penalties, biases and token lists; try again when the "
-        "rollout has ended");
+        "the worker is of a version without penalties, biases, token lists and tools; try again "
+        "when the rollout has ended");
   }
   if (sequence.length() >= geometry_.max_model_len) {
     return absl::InvalidArgumentError(
@@ -228,7 +229,8 @@ Sequence* GroupScheduler::FindVictim(const Sequence& wanting) const {
   return last;
 }
 
-void GroupScheduler::AddStep(Sequence& sequence, uint32_t chunk, uint32_t depth, StepPlan& plan) {
+void GroupScheduler::AddStep(Sequence& sequence, uint32_t chunk, const DraftWish& drafts,
+                             StepPlan& plan) {
   SequenceStep& step = plan.sequences.emplace_back();
   step.sequence = sequence.id;
   step.slot = *sequence.slot;
@@ -248,18 +250,21 @@ void GroupScheduler::AddStep(Sequence& sequence, uint32_t chunk, uint32_t depth,
                    .seed = sequence.sampling.seed,
                    .num_top_logprobs = sequence.sampling.num_top_logprobs};
   step.mode = sequence.speculation.mode;
-  step.draft_depth = depth;
-  step.min_survival = depth > 0 ? drafting_.min_survival : 0;
+  step.draft_depth = drafts.depth;
+  step.provided_drafts.assign(drafts.provided.begin(), drafts.provided.end());
+  step.min_survival = drafts.depth > 0 ? drafting_.min_survival : 0;
   step.feed_drafter = drafting_.feed_drafter && sequence.speculation.enabled;
   if (sequence.fresh_slot && sequence.sampling.edits != nullptr) {
     step.edits.value = EditsOf(sequence);
   }
+  if (step.sample && sequence.bound()) AddMasks(sequence, step);
   StepInFlight::Part& part = in_flight_[plan.lane].parts.emplace_back();
   part.sequence = &sequence;
   part.id = sequence.id;
   part.sample = step.sample;
   part.chunk = chunk;
-  part.depth = depth;
+  part.depth = drafts.size();
+  part.provided = !drafts.provided.empty();
   if (cache_ != nullptr) SaveState(sequence, step, part);
 }
 
@@ -270,6 +275,7 @@ void GroupScheduler::SortOut(uint32_t lane) {
   prefills_.clear();
   growing_.clear();
   candidates_.clear();
+  any_bound_ = false;
   for (size_t i = 0; i < order_.size(); ++i) {
     if (i + kAhead < order_.size()) PrefetchBytes(order_[i + kAhead], sizeof(Sequence));
     Sequence* sequence = order_[i];
@@ -278,6 +284,7 @@ void GroupScheduler::SortOut(uint32_t lane) {
       continue;
     }
     decodes_.push_back(sequence);
+    any_bound_ = any_bound_ || sequence->bound();
     candidates_.push_back({DraftsMax(*sequence, geometry_.max_model_len), sequence->drafts});
     if (BlocksFor(sequence->planned + 1, geometry_.block_tokens) > sequence->blocks.size()) {
       growing_.push_back(sequence);
@@ -289,7 +296,9 @@ void GroupScheduler::SortOut(uint32_t lane) {
 // has its own and prefills have at least half of the rest.
 void GroupScheduler::ChooseDepths(const StepBudget& budget, size_t num_newcomers) {
   drafting_ = {};
+  provided_.clear();
   if (limits_.speculation.max_depth == 0 || geometry_.max_draft_tokens == 0) return;
+  if (any_bound_) provided_.resize(decodes_.size());
   const auto decodes = static_cast<uint32_t>(decodes_.size());
   uint32_t waiting = 0;
   for (const Sequence* sequence : prefills_) waiting += sequence->length() - sequence->planned;
@@ -297,28 +306,28 @@ void GroupScheduler::ChooseDepths(const StepBudget& budget, size_t num_newcomers
   const bool shares = !prefills_.empty() || num_newcomers > 0;
   uint32_t rows = shares ? left / 2 : left;
   uint32_t drafted = geometry_.max_rows / geometry_.max_draft_tokens;
-  for (SpeculationPolicy::Candidate& candidate : candidates_) {
-    uint32_t depth = std::min(
-        {candidate.depth_max, rows, geometry_.max_draft_tokens, limits_.speculation.max_depth});
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    uint32_t depth = std::min({candidates_[i].depth_max, rows, geometry_.max_draft_tokens,
+                               limits_.speculation.max_depth});
+    if (any_bound_ && decodes_[i]->bound()) {
+      provided_[i] = decodes_[i]->constraint->Forced(depth);
+      rows -= static_cast<uint32_t>(provided_[i].size());
+      candidates_[i].depth_max = 0;
+      continue;
+    }
     if (drafted == 0) depth = 0;
     if (depth > 0) --drafted;
     rows -= depth;
-    candidate.depth_max = depth;
+    candidates_[i].depth_max = depth;
   }
   drafting_ = speculation_.Choose(candidates_, std::min(waiting, left));
 }
 
-// Counts why a decoding sequence has no draft in the plan being made. Its last token needs none,
-// and a suspect of a failed step runs without.
+// Counts why a decoding sequence has no draft in the plan being made.
 void GroupScheduler::NoteUndrafted(Sequence& sequence) {
-  const bool asked = sequence.speculation.enabled && sequence.speculation.max_draft_tokens > 0;
-  const bool full = sequence.length() + 1 >= geometry_.max_model_len;
-  const bool last = sequence.num_generated() + 1 >= static_cast<uint32_t>(sequence.stop.max_tokens);
-  if (asked && !full && (last || sequence.alone())) return;
-  const Undrafted reason = !asked ? Undrafted::kByRequest
-                           : full ? Undrafted::kNearTheEnd
-                                  : Undrafted::kByLoad;
-  const auto index = static_cast<size_t>(reason);
+  const std::optional<Undrafted> reason = WhyUndrafted(sequence, geometry_.max_model_len);
+  if (!reason) return;
+  const auto index = static_cast<size_t>(*reason);
   const auto bit = static_cast<uint8_t>(1u << index);
   if ((sequence.undrafted & bit) != 0) return;
   sequence.undrafted = static_cast<uint8_t>(sequence.undrafted | bit);
@@ -326,21 +335,21 @@ void GroupScheduler::NoteUndrafted(Sequence& sequence) {
 }
 
 bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan& plan,
-                               uint32_t depth) {
+                               DraftWish drafts) {
   // A suspect of a failed step or of a death runs alone.
   const bool alone = sequence.alone();
   if (alone && !plan.sequences.empty()) return false;
   const uint32_t chunk = NextChunk(sequence, budget);
   if (chunk == 0 || !EnsureBlocks(sequence, sequence.planned + chunk)) return false;
-  depth = FitDrafts(sequence, std::min(depth, budget.tokens - chunk));
-  SKEIN_CHECK(EnsureBlocks(sequence, sequence.planned + chunk + depth));
-  AddStep(sequence, chunk, depth, plan);
+  drafts.Limit(FitDrafts(sequence, std::min(drafts.size(), budget.tokens - chunk)));
+  SKEIN_CHECK(EnsureBlocks(sequence, sequence.planned + chunk + drafts.size()));
+  AddStep(sequence, chunk, drafts, plan);
   sequence.planned += chunk;
   sequence.announced_blocks = static_cast<uint32_t>(sequence.blocks.size());
   sequence.fresh_slot = false;
   sequence.in_flight = true;
   ++sequence.num_steps;
-  budget.tokens -= chunk + depth;
+  budget.tokens -= chunk + drafts.size();
   budget.sequences = alone ? 0 : budget.sequences - 1;
   return true;
 }
@@ -445,7 +454,10 @@ void GroupScheduler::FillPlan(uint32_t lane, std::span<Sequence* const> newcomer
     PrefetchNext(decodes_, i);
     if (decodes_[i]->state != SequenceState::kRunning) continue;
     const bool drafts = !drafting_.depths.empty();
-    if (AddToPlan(*decodes_[i], budget, plan, drafts ? drafting_.depths[i] : 0) && drafts &&
+    DraftWish wish;
+    if (drafts) wish.depth = drafting_.depths[i];
+    if (!provided_.empty()) wish.provided = provided_[i];
+    if (AddToPlan(*decodes_[i], budget, plan, wish) && drafts &&
         in_flight.parts.back().depth == 0) {
       NoteUndrafted(*decodes_[i]);
     }
@@ -459,33 +471,17 @@ void GroupScheduler::FillPlan(uint32_t lane, std::span<Sequence* const> newcomer
   }
 }
 
-absl::Status GroupScheduler::CheckResult(const StepInFlight& step, const StepResult& result) const {
-  if (step.step != result.step || epoch_->epoch != result.epoch) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("result of step ", result.step.value(), " epoch ", result.epoch.value(),
-                     ", in flight is step ", step.step.value(), " epoch ", epoch_->epoch.value()));
-  }
-  if (result.sequences.size() != step.parts.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("result has ", result.sequences.size(),
-                                                   " sequences, the plan ", step.parts.size()));
-  }
-  for (size_t i = 0; i < step.parts.size(); ++i) {
-    const StepInFlight::Part& part = step.parts[i];
-    const size_t rows = result.sequences[i].rows.size();
-    const size_t least = part.sample ? 1 : 0;
-    if (result.sequences[i].sequence != part.id || rows < least || rows > least + part.depth) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("result ", i, " is of sequence ", result.sequences[i].sequence.value(),
-                       " with ", rows, " rows, the plan has sequence ", part.id.value(), " with ",
-                       least, part.depth > 0 ? absl::StrCat(" to ", least + part.depth) : ""));
-    }
-  }
-  return absl::OkStatus();
-}
-
-void GroupScheduler::ObserveDrafts(Sequence& sequence, std::span<const RowSummary> rows,
+void GroupScheduler::ObserveDrafts(const StepInFlight::Part& part, std::span<const RowSummary> rows,
                                    uint32_t num_accepted) {
   if (rows.size() < 2) return;
+  Sequence& sequence = *part.sequence;
+  if (part.provided) {
+    sequence.num_draft_tokens += rows.size() - 1;
+    ++counters_.provided_drafts;
+    counters_.provided_draft_tokens += rows.size() - 1;
+    counters_.provided_accepted_tokens += num_accepted;
+    return;
+  }
   std::array<float, kDepthMax> confidences;
   const size_t drafts = std::min<size_t>(rows.size() - 1, confidences.size());
   for (size_t i = 0; i < drafts; ++i) confidences[i] = rows[i].confidence;
@@ -497,17 +493,19 @@ void GroupScheduler::ObserveDrafts(Sequence& sequence, std::span<const RowSummar
   for (uint32_t i = 0; i < num_accepted; ++i) ++counters_.accepted[i];
 }
 
-// Accepted drafts and the token after them, until one ends the sequence.
-void GroupScheduler::AppendTokens(Sequence& sequence, const protocol::VerificationSummary& summary,
+// Accepted drafts and the token after them, until one ends the sequence or its constraint begins to
+// bind: the rows after that had no masks.
+void GroupScheduler::AppendTokens(const StepInFlight::Part& part,
+                                  const protocol::VerificationSummary& summary,
                                   StepCommit& commit) {
+  Sequence& sequence = *part.sequence;
   SequenceDelta& delta = commit.deltas.back();
   const protocol::VerificationMode mode = sequence.speculation.mode;
   const VerificationOutcome outcome = VerifyDraft(summary.rows, mode, sequence.sampling.seed);
-  ObserveDrafts(sequence, summary.rows, outcome.num_accepted);
-  // The rows of accepted drafts are computed, the others are not.
-  sequence.planned += outcome.num_accepted;
-  sequence.computed = sequence.planned;
-  for (uint32_t i = 0; i <= outcome.num_accepted && !delta.ended; ++i) {
+  ObserveDrafts(part, summary.rows, outcome.num_accepted);
+  const bool was_bound = sequence.bound();
+  uint32_t num_kept = outcome.num_accepted;
+  for (uint32_t i = 0; i <= num_kept && !delta.ended; ++i) {
     const RowSummary& row = summary.rows[i];
     const bool draft = i < outcome.num_accepted;
     const int32_t token = draft ? row.draft_token : outcome.token;
@@ -525,12 +523,20 @@ void GroupScheduler::AppendTokens(Sequence& sequence, const protocol::Verificati
     commit.tokens.push_back(
         {token, draft ? DraftLogprob(row, mode) : outcome.logprob, row.top, draft});
     delta.ended = EndOf(sequence, geometry_.max_model_len);
+    if (sequence.constraint == nullptr) continue;
+    sequence.constraint->Advance(token);
+    if (!was_bound && i < num_kept && sequence.bound()) num_kept = i;
   }
+  counters_.unbound_drafts += outcome.num_accepted - num_kept;
+  // The rows of drafts that were kept, and that a token follows, are computed.
+  sequence.planned += num_kept;
+  sequence.computed = sequence.planned;
 }
 
-void GroupScheduler::CommitSequence(Sequence& sequence,
+void GroupScheduler::CommitSequence(const StepInFlight::Part& part,
                                     const protocol::VerificationSummary& summary,
                                     StepCommit& commit) {
+  Sequence& sequence = *part.sequence;
   sequence.in_flight = false;
   sequence.step_failures = 0;
   sequence.computed = sequence.planned;
@@ -542,7 +548,7 @@ void GroupScheduler::CommitSequence(Sequence& sequence,
   if (sequence.cancelled) {
     delta.cancelled = true;
   } else if (!summary.rows.empty()) {
-    AppendTokens(sequence, summary, commit);
+    AppendTokens(part, summary, commit);
   }
   delta.num_draft_tokens = sequence.num_draft_tokens;
   delta.num_accepted_tokens = sequence.num_accepted_tokens;
@@ -560,34 +566,21 @@ void GroupScheduler::CommitSequence(Sequence& sequence,
   }
 }
 
-// What the step cost, for the policy.
-void GroupScheduler::ObserveCost(const StepInFlight& step, const StepResult& result) {
-  SpeculationPolicy::StepCost cost;
-  for (size_t i = 0; i < step.parts.size(); ++i) {
-    const size_t drafts = std::max<size_t>(result.sequences[i].rows.size(), 1) - 1;
-    cost.rows += step.parts[i].chunk + static_cast<uint32_t>(drafts);
-    cost.num_drafted += step.parts[i].depth > 0 ? 1 : 0;
-  }
-  cost.device_time_us = result.device_time_us;
-  cost.draft_time_us = result.draft_time_us;
-  speculation_.ObserveStep(cost);
-}
-
 absl::Status GroupScheduler::CommitStep(const StepResult& result, StepCommit& commit) {
   if (result.lane >= in_flight_.size() || in_flight_[result.lane].parts.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "result of step ", result.step.value(), ": lane ", result.lane, " has no step in flight"));
   }
   StepInFlight& step = in_flight_[result.lane];
-  SKEIN_RETURN_IF_ERROR(CheckResult(step, result));
-  ObserveCost(step, result);
+  SKEIN_RETURN_IF_ERROR(CheckResult(step, epoch_->epoch, result));
+  speculation_.ObserveStep(CostOf(step, result));
   commit.lane = result.lane;
   commit.deltas.clear();
   commit.tokens.clear();
   for (size_t i = 0; i < step.parts.size(); ++i) {
     PrefetchCommit(step.parts, result, i);
     if (step.parts[i].saved) FinishSave(step.parts[i]);
-    CommitSequence(*step.parts[i].sequence, result.sequences[i], commit);
+    CommitSequence(step.parts[i], result.sequences[i], commit);
   }
   step.parts.clear();
   std::erase_if(running_[result.lane], [](const Sequence* sequence) {

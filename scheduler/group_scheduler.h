@@ -19,6 +19,7 @@
 #include "scheduler/free_ids.h"
 #include "scheduler/prefix_cache.h"
 #include "scheduler/sequence.h"
+#include "scheduler/step_in_flight.h"
 
 namespace skein::scheduler {
 
@@ -98,28 +99,17 @@ struct SchedulerCounters {
   uint64_t drafts = 0;             // sequences' steps that verified drafts
   uint64_t draft_tokens = 0;       // verified
   std::vector<uint64_t> accepted;  // drafts that were kept, by their position in the step
+  uint64_t provided_drafts = 0;    // the same three of drafts that a constraint provided
+  uint64_t provided_draft_tokens = 0;
+  uint64_t provided_accepted_tokens = 0;
+  uint64_t unbound_drafts =
+      0;  // kept by the rule, and thrown away since a constraint began to bind
   std::array<uint64_t, kNumUndrafted> undrafted{};  // sequences, once for each Undrafted
   // Prompt tokens at first admissions, those that were not computed, the others by reason.
   uint64_t cache_queries = 0;
   uint64_t cache_hits = 0;
   std::array<uint64_t, kNumCacheMisses> cache_misses{};
   uint64_t cache_evictions = 0;  // blocks
-};
-
-// A step that was planned and not yet committed. Its sequences are neither freed nor preempted.
-struct StepInFlight {
-  struct Part {
-    Sequence* sequence = nullptr;
-    protocol::SequenceId id;
-    bool sample = false;
-    uint32_t chunk = 0;  // rows without drafts
-    uint32_t depth = 0;  // drafts at most
-    // A checkpoint that the step writes, and the block of the cache at whose end it is.
-    std::optional<protocol::SlotId> saved = std::nullopt;
-    CacheNode node = kNoNode;
-  };
-  protocol::StepId step;
-  std::vector<Part> parts;  // in plan order; empty: the lane has no step in flight
 };
 
 class GroupScheduler {
@@ -208,8 +198,9 @@ class GroupScheduler {
   bool Admit(Sequence& sequence, uint32_t lane, StepBudget& budget, protocol::StepPlan& plan);
   std::optional<SequenceDelta> EndAborted(const Sequence& sequence) const;
   bool AddToPlan(Sequence& sequence, StepBudget& budget, protocol::StepPlan& plan,
-                 uint32_t depth = 0);
-  void AddStep(Sequence& sequence, uint32_t chunk, uint32_t depth, protocol::StepPlan& plan);
+                 DraftWish drafts = DraftWish());
+  void AddStep(Sequence& sequence, uint32_t chunk, const DraftWish& drafts,
+               protocol::StepPlan& plan);
   void SortOut(uint32_t lane);
   void ChooseDepths(const StepBudget& budget, size_t num_newcomers);
   void NoteUndrafted(Sequence& sequence);
@@ -229,14 +220,12 @@ class GroupScheduler {
   void MoveOut(Sequence& sequence);
   void Unlist(Sequence& sequence);
   void Recount(Sequence& sequence);
-  void AppendTokens(Sequence& sequence, const protocol::VerificationSummary& summary,
+  void AppendTokens(const StepInFlight::Part& part, const protocol::VerificationSummary& summary,
                     StepCommit& commit);
-  void ObserveDrafts(Sequence& sequence, std::span<const protocol::RowSummary> rows,
+  void ObserveDrafts(const StepInFlight::Part& part, std::span<const protocol::RowSummary> rows,
                      uint32_t num_accepted);
-  void CommitSequence(Sequence& sequence, const protocol::VerificationSummary& summary,
+  void CommitSequence(const StepInFlight::Part& part, const protocol::VerificationSummary& summary,
                       StepCommit& commit);
-  void ObserveCost(const StepInFlight& step, const protocol::StepResult& result);
-  absl::Status CheckResult(const StepInFlight& step, const protocol::StepResult& result) const;
   bool LaneHasRoom(uint32_t lane, size_t waiting) const;
 
   const SchedulerLimits limits_;
@@ -258,6 +247,8 @@ class GroupScheduler {
   std::vector<Sequence*> order_, decodes_, prefills_;
   std::vector<Sequence*> growing_;  // decodes that need a block for their next row
   std::vector<SpeculationPolicy::Candidate> candidates_;
+  std::vector<std::vector<int32_t>> provided_;  // of each decode, when any is bound
+  bool any_bound_ = false;
   SpeculationPolicy::Choice drafting_;
   protocol::StepId last_step_;
   uint64_t outstanding_tokens_ = 0;

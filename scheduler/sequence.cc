@@ -17,6 +17,15 @@ std::optional<EndReason> EndOf(const Sequence& sequence, uint32_t max_model_len)
   return std::nullopt;
 }
 
+std::optional<Undrafted> WhyUndrafted(const Sequence& sequence, uint32_t max_model_len) {
+  const bool asked = sequence.speculation.enabled && sequence.speculation.max_draft_tokens > 0;
+  if (!asked) return Undrafted::kByRequest;
+  if (sequence.length() + 1 >= max_model_len) return Undrafted::kNearTheEnd;
+  const bool last = sequence.num_generated() + 1 >= static_cast<uint32_t>(sequence.stop.max_tokens);
+  if (last || sequence.alone()) return std::nullopt;
+  return sequence.bound() ? Undrafted::kByGrammar : Undrafted::kByLoad;
+}
+
 std::shared_ptr<const protocol::SequenceEdits> EditsOf(const Sequence& sequence) {
   auto out = std::make_shared<protocol::SequenceEdits>();
   out->edits = *sequence.sampling.edits;

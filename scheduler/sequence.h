@@ -15,6 +15,7 @@
 #include "scheduler/prefix_cache.h"
 #include "scheduler/speculation_policy.h"
 #include "scheduler/suspicion.h"
+#include "scheduler/token_constraint.h"
 
 namespace skein::scheduler {
 
@@ -31,6 +32,8 @@ struct NewSequence {
   protocol::SamplingParams sampling;
   protocol::StopConditions stop;
   protocol::SpeculationParams speculation = {};
+  // As it is before the first generated token; null: none.
+  std::shared_ptr<const TokenConstraint> constraint = nullptr;
   int32_t priority = 0;  // smaller runs earlier
   // Whose cached blocks it may use: tenant, model, layout and salt; compared as it is.
   std::string cache_root = {};
@@ -44,8 +47,9 @@ enum class Undrafted : uint8_t {
   kByRequest,   // its request turned them off
   kByLoad,      // drafting did not pay, or no rows or blocks were left for it
   kNearTheEnd,  // no room for a draft below max_model_len
+  kByGrammar,   // its constraint binds the next token
 };
-inline constexpr size_t kNumUndrafted = 3;
+inline constexpr size_t kNumUndrafted = 4;
 
 // What a sequence has of its group's prefix cache, and where it is to leave checkpoints.
 struct CacheUse {
@@ -67,6 +71,7 @@ struct Sequence {
   protocol::SamplingParams sampling;
   protocol::StopConditions stop;
   protocol::SpeculationParams speculation = {};
+  std::shared_ptr<TokenConstraint> constraint;  // its own, behind all generated tokens; or null
   int32_t priority = 0;
   uint64_t arrival = 0;  // order of AddSequence
   std::optional<uint32_t> pinned;
@@ -101,6 +106,8 @@ struct Sequence {
   uint32_t num_generated() const { return length() - prompt_length; }
   // The next step computes prompt (or replayed) tokens, not just the newest one.
   bool prefilling() const { return planned + 1 < length(); }
+  // The next token is bound.
+  bool bound() const { return constraint != nullptr && constraint->binds(); }
   // Its steps hold nothing else.
   bool alone() const { return step_failures > 0 || suspicion.on_probation(); }
 };
@@ -115,6 +122,10 @@ struct ServiceOrder {
 // Why the newest token ends the sequence, if it does.
 enum class EndReason : uint8_t { kStopToken, kLength };
 std::optional<EndReason> EndOf(const Sequence& sequence, uint32_t max_model_len);
+
+// Why a decoding sequence has no draft, although it could have one. Nothing of its last token,
+// which needs none, and of a suspect of a failed step, which runs without.
+std::optional<Undrafted> WhyUndrafted(const Sequence& sequence, uint32_t max_model_len);
 
 // What a worker is told of the sequence's edits with its slot: tokens that its steps will not
 // bring. The sequence has some.

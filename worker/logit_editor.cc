@@ -117,7 +117,7 @@ absl::Status LogitEditor::Check(const SequenceStep& step) const {
   }
   const auto words = static_cast<size_t>(kernels::MaskWords(vocab_));
   for (const std::vector<uint32_t>& mask : step.masks) {
-    if (mask.size() != words) {
+    if (mask.size() > words) {
       return refuse(
           absl::StrCat("a mask has ", mask.size(), " words, the vocabulary needs ", words));
     }
@@ -199,7 +199,8 @@ int32_t LogitEditor::AddMask(const SequenceStep& step, const Slot& slot, size_t 
   }
   if (!step.masks.empty()) {
     any = true;
-    for (size_t i = 0; i < words; ++i) mask[i] &= step.masks[row][i];
+    const std::vector<uint32_t>& allowed = step.masks[row];
+    for (size_t i = 0; i < words; ++i) mask[i] &= i < allowed.size() ? allowed[i] : 0;
   }
   if (slot.edits != nullptr) {
     const size_t prompt =

@@ -89,8 +89,8 @@ struct SequenceStep {
   // With fresh_slot alone: the edits of the sequence for as long as it has the slot.
   SharedEdits edits = {};
   // Masks of this step's sampled rows, none or one for each: the row after `tokens` and those of
-  // provided drafts; draft_depth is then 0. Bit v % 32 of word v / 32: token v is allowed. A mask
-  // of zeros gives kRowAllMasked.
+  // provided drafts; draft_depth is then 0. Bit v % 32 of word v / 32: token v is allowed; those
+  // behind the last word are not. A mask of zeros gives kRowAllMasked.
   std::vector<std::vector<uint32_t>> masks = {};
   // Prefix cache. Tokens at the front whose blocks are shared, of a fresh slot: whole blocks, which
   // the sequence reads and never writes.

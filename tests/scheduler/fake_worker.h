@@ -27,6 +27,18 @@ inline int32_t NextToken(std::span<const int32_t> prefix) {
   return static_cast<int32_t>(hash % 50);
 }
 
+// The same under a mask, empty for none: the next token above it, around the end, that the mask
+// allows; -1 when it allows none.
+inline int32_t NextToken(std::span<const int32_t> prefix, const std::vector<uint32_t>& mask) {
+  const int32_t wanted = NextToken(prefix);
+  if (mask.empty()) return wanted;
+  for (int32_t i = 0; i < 50; ++i) {
+    const auto token = static_cast<uint32_t>((wanted + i) % 50);
+    if ((mask[token / 32] >> (token % 32) & 1u) != 0) return static_cast<int32_t>(token);
+  }
+  return -1;
+}
+
 class FakeWorker {
  public:
   // Forgets everything: a new epoch.
@@ -47,7 +59,7 @@ class FakeWorker {
     size_t rows = 0;
     size_t drafted = 0;
     for (const protocol::SequenceStep& step : plan.sequences) {
-      rows += step.tokens.size() + step.draft_depth;
+      rows += step.tokens.size() + step.draft_depth + step.provided_drafts.size();
       drafted += step.draft_depth > 0 ? 1 : 0;
       result.sequences.push_back(RunSequence(step));
     }
@@ -103,10 +115,42 @@ class FakeWorker {
     for (int32_t token : step.tokens) Write(slot, token);
     protocol::VerificationSummary summary;
     summary.sequence = step.sequence;
-    if (step.sample) summary.rows.push_back(Sample(slot));
+    const size_t samples = step.sample ? 1 + step.provided_drafts.size() : 0;
+    if (!step.masks.empty() && (step.masks.size() != samples || step.draft_depth > 0)) {
+      Note("the masks are not those of the sampled rows");
+    }
+    if (step.sample) summary.rows.push_back(Sample(slot, MaskOf(step, 0)));
     slot.num_drafts = 0;
     if (step.draft_depth > 0) Draft(step, slot, summary);
+    if (!step.provided_drafts.empty()) Verify(step, slot, summary);
     return summary;
+  }
+
+  static std::vector<uint32_t> MaskOf(const protocol::SequenceStep& step, size_t row) {
+    return step.masks.empty() ? std::vector<uint32_t>() : step.masks[row];
+  }
+
+  void Verify(const protocol::SequenceStep& step, Slot& slot,
+              protocol::VerificationSummary& summary) {
+    if (step.draft_depth > 0 || step.provided_drafts.size() > geometry_.max_draft_tokens) {
+      Note("provided drafts beside others, or too many");
+    }
+    for (size_t i = 0; i < step.provided_drafts.size(); ++i) {
+      SetDraft(step.provided_drafts[i], summary.rows.back());
+      Write(slot, step.provided_drafts[i]);
+      summary.rows.push_back(Sample(slot, MaskOf(step, i + 1)));
+    }
+    slot.num_drafts = static_cast<uint32_t>(step.provided_drafts.size());
+  }
+
+  static void SetDraft(int32_t token, protocol::RowSummary& row) {
+    row.draft_token = token;
+    row.draft_logprob = -0.5F;
+    row.confidence = 0.5F;
+    row.draft_probability = 1;
+    row.target_probability = token == row.plain_token ? 1.0F : 0.0F;
+    row.recovered_token = row.plain_token;
+    row.recovered_logprob = -0.5F;
   }
 
   // Drafts that are mostly right, and sometimes fewer than were asked for.
@@ -120,15 +164,9 @@ class FakeWorker {
     for (uint32_t i = 0; i < depth; ++i) {
       protocol::RowSummary& row = summary.rows.back();
       const bool right = (clock_ + i * 5 + slot.length) % 4 != 0;
-      row.draft_token = right ? row.plain_token : (row.plain_token + 1) % 50;
-      row.draft_logprob = -0.5F;
-      row.confidence = 0.5F;
-      row.draft_probability = 1;
-      row.target_probability = right ? 1.0F : 0.0F;
-      row.recovered_token = row.plain_token;
-      row.recovered_logprob = -0.5F;
+      SetDraft(right ? row.plain_token : (row.plain_token + 1) % 50, row);
       Write(slot, row.draft_token);
-      summary.rows.push_back(Sample(slot));
+      summary.rows.push_back(Sample(slot, {}));
     }
     slot.num_drafts = depth;
   }
@@ -177,7 +215,7 @@ class FakeWorker {
                                                                             token};
   }
 
-  protocol::RowSummary Sample(const Slot& slot) {
+  protocol::RowSummary Sample(const Slot& slot, const std::vector<uint32_t>& mask) {
     std::vector<int32_t> prefix;
     for (uint32_t at = 0; at < slot.length; ++at) {
       const Cell cell =
@@ -194,7 +232,8 @@ class FakeWorker {
     if (slot.length < slot.exact_from) Note("a row with incomplete state is sampled");
     protocol::RowSummary row;
     row.position = slot.length;
-    row.plain_token = row.argmax_token = NextToken(prefix);
+    row.plain_token = row.argmax_token = NextToken(prefix, mask);
+    if (row.plain_token < 0) row.flags = protocol::kRowAllMasked;
     row.plain_logprob = row.argmax_logprob = -0.5F;
     return row;
   }

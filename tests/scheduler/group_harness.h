@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -100,9 +101,11 @@ class GroupHarness {
 
   absl::Status Add(uint64_t id, std::vector<int32_t> prompt, protocol::StopConditions stop,
                    int32_t priority = 0, protocol::SpeculationParams speculation = {},
-                   std::string root = {}) {
+                   std::string root = {},
+                   std::shared_ptr<const scheduler::TokenConstraint> constraint = nullptr) {
     scheduler::NewSequence sequence;
     sequence.cache_root = std::move(root);
+    sequence.constraint = std::move(constraint);
     sequence.speculation = speculation;
     sequence.id = protocol::SequenceId(id);
     sequence.prompt = std::move(prompt);

@@ -200,8 +200,8 @@ TEST(LogitEditsTest, PlansWithWrongEditsAreRefused) {
               e.history = {1, 2};
             }),
             "sequence 1: edits.history ends at 2, the step begins at 0");
-  EXPECT_EQ(refusal([](Step& s, Told&) { s.masks = {{1}}; }),
-            "sequence 1: a mask has 1 words, the vocabulary needs 128");
+  EXPECT_EQ(refusal([](Step& s, Told&) { s.masks.assign(1, std::vector<uint32_t>(129)); }),
+            "sequence 1: a mask has 129 words, the vocabulary needs 128");
   EXPECT_EQ(
       refusal([](Step& s, Told&) { s.masks.assign(2, std::vector<uint32_t>(128)); }),
       "sequence 1: 2 masks for 1 + 0 rows and a draft depth of 0; each sampled row needs one, "

@@ -282,6 +282,7 @@ void ControlLoop::Submit(Context& context, SubmitRequest request) {
   sequence.sampling = request.sampling;
   sequence.stop = std::move(request.stop);
   sequence.speculation = request.speculation;
+  sequence.constraint = std::move(request.constraint);
   sequence.priority = request.priority;
   sequence.cache_root = CacheRoot(request.tenant, request.cache_salt);
   sequence.salted = !request.cache_salt.empty();

@@ -14,6 +14,7 @@
 #include "protocol/base/ids.h"
 #include "protocol/messages/sampling_params.h"
 #include "protocol/messages/step.h"
+#include "scheduler/token_constraint.h"
 
 namespace skein::coordinator {
 
@@ -60,6 +61,8 @@ struct SubmitRequest {
   protocol::SamplingParams sampling;
   protocol::StopConditions stop;  // prompt_ids.size() + stop.max_tokens <= max_model_len
   protocol::SpeculationParams speculation = {};
+  // Of the generated tokens, before the first; null: none.
+  std::shared_ptr<const scheduler::TokenConstraint> constraint = nullptr;
   int32_t priority = 0;  // smaller runs earlier
   // Whose cached prefixes it may use: those of its tenant and salt and no others. The tenant is
   // that of its key; one tenant, the empty one, has all requests while no keys are configured.

@@ -24,13 +24,9 @@ const std::vector<std::string> kRoutes = {"/v1/chat/completions",
 const std::vector<std::string> kMethods = {"GET", "POST", "other"};
 const std::vector<std::string> kCodes = {"200", "400", "401", "403", "404", "405", "408",  "413",
                                          "415", "429", "431", "499", "500", "503", "other"};
-const std::vector<std::string> kReasons = {"invalid_value",
-                                           "invalid_json",
-                                           "unsupported_parameter",
-                                           "context_length_exceeded",
-                                           "model_not_found",
-                                           "request_too_large",
-                                           "other"};
+const std::vector<std::string> kReasons = {
+    "invalid_value",       "invalid_json",    "unsupported_parameter", "context_length_exceeded",
+    "grammar_too_complex", "model_not_found", "request_too_large",     "other"};
 const std::vector<std::string> kPhases = {"prefill", "decode", "mixed"};
 const std::vector<std::string> kDraftMethods = {"dspark", "mtp", "provided"};
 // By scheduler::CacheMiss.
@@ -152,8 +148,13 @@ SpeculationFamilies::SpeculationFamilies(protocol::MetricsRegistry& registry, ui
           {"skein_spec_disabled_requests_total",
            "Requests that took a step without drafts although there is a draft head, once for each "
            "reason. request: the client turned drafts off; load: drafting did not pay in that step "
-           "or no rows or cache blocks were left; near_max_len: no room below max_model_len."},
-          {Engines(num_engines), {"reason", kUndrafted}})) {}
+           "or no rows or cache blocks were left; near_max_len: no room below max_model_len; "
+           "grammar: a grammar binds the next token."},
+          {Engines(num_engines), {"reason", kUndrafted}})),
+      grammar_rejected(registry.AddCounter(
+          {"skein_grammar_rejected_draft_tokens_total",
+           "Drafted tokens that were kept and thrown away, since a grammar began to bind at one "
+           "before them."})) {}
 
 LatencyFamilies::LatencyFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines)
     : time_to_first_token(registry.AddHistograms({"skein_time_to_first_token_seconds",
@@ -290,7 +291,11 @@ SpeculationMetrics::SpeculationMetrics(const SpeculationFamilies& families, std:
                                        uint32_t num_drafts)
     : drafts(families.drafts.At({engine, "dspark"})),
       draft_tokens(families.draft_tokens.At({engine, "dspark"})),
-      accepted_tokens(families.accepted_tokens.At({engine, "dspark"})) {
+      accepted_tokens(families.accepted_tokens.At({engine, "dspark"})),
+      provided_drafts(families.drafts.At({engine, "provided"})),
+      provided_draft_tokens(families.draft_tokens.At({engine, "provided"})),
+      provided_accepted_tokens(families.accepted_tokens.At({engine, "provided"})),
+      grammar_rejected(families.grammar_rejected) {
   for (const std::string& position : Positions(num_drafts).values) {
     accepted_at.push_back(families.accepted_per_position.At({engine, position}));
   }
@@ -309,6 +314,13 @@ void SpeculationMetrics::Add(const scheduler::SchedulerCounters& now,
     accepted_at[i].Increment(kept);
     accepted_tokens.Increment(kept);
   }
+  const auto add = [](protocol::Counter& counter, uint64_t is, uint64_t was) {
+    counter.Increment(static_cast<double>(is - was));
+  };
+  add(provided_drafts, now.provided_drafts, before.provided_drafts);
+  add(provided_draft_tokens, now.provided_draft_tokens, before.provided_draft_tokens);
+  add(provided_accepted_tokens, now.provided_accepted_tokens, before.provided_accepted_tokens);
+  add(grammar_rejected, now.unbound_drafts, before.unbound_drafts);
   for (size_t i = 0; i < disabled.size(); ++i) {
     disabled[i].Increment(static_cast<double>(now.undrafted[i] - before.undrafted[i]));
   }

@@ -38,6 +38,7 @@ struct SpeculationFamilies {
   protocol::CounterFamily drafts, draft_tokens, accepted_tokens;  // method
   protocol::CounterFamily accepted_per_position;                  // position
   protocol::CounterFamily disabled_requests;                      // reason
+  protocol::Counter grammar_rejected;
 };
 
 // Families of the time that requests take; label `engine`.
@@ -90,7 +91,9 @@ struct SpeculationMetrics {
                      uint32_t num_drafts);
   // Adds what happened between two readings of the scheduler's counters.
   void Add(const scheduler::SchedulerCounters& now, const scheduler::SchedulerCounters& before);
-  protocol::Counter drafts, draft_tokens, accepted_tokens;
+  protocol::Counter drafts, draft_tokens, accepted_tokens;  // of the head
+  protocol::Counter provided_drafts, provided_draft_tokens, provided_accepted_tokens;
+  protocol::Counter grammar_rejected;          // of all groups
   std::vector<protocol::Counter> accepted_at;  // by position
   std::vector<protocol::Counter> disabled;     // by scheduler::Undrafted
 };

@@ -40,6 +40,11 @@ ApiError UnsupportedParameter(std::string param, std::string message) {
   return BadRequest("unsupported_parameter", std::move(param), std::move(message));
 }
 
+ApiError GrammarTooComplex(std::string param, const absl::Status& why) {
+  return BadRequest("grammar_too_complex", std::move(param),
+                    std::string(protocol::StatusText(why)));
+}
+
 ApiError InvalidJson(std::string message) {
   return Make(400, "invalid_request_error", "invalid_json", std::move(message));
 }

@@ -35,6 +35,8 @@ using ApiOr = std::variant<T, ApiError>;
 ApiError InvalidValue(std::string param, std::string message);
 // 400 of a known field that this server does not act on.
 ApiError UnsupportedParameter(std::string param, std::string message);
+// 400 of a field whose grammar exceeds a bound.
+ApiError GrammarTooComplex(std::string param, const absl::Status& why);
 // 400 of a body that is not JSON.
 ApiError InvalidJson(std::string message);
 // 400 of a prompt, or a prompt and its answer, beyond the context.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -13,6 +12,7 @@
 
 #include "coordinator/api/admin_server.h"
 #include "coordinator/api/api_error.h"
+#include "coordinator/api/call_constraint.h"
 #include "coordinator/api/chat_request.h"
 #include "coordinator/api/completion_request.h"
 #include "coordinator/api/generation.h"
@@ -36,7 +36,6 @@ using Clock = std::chrono::steady_clock;
 using Exchange = std::shared_ptr<protocol::HttpExchange>;
 
 constexpr size_t kLoggedFieldsMax = 256;
-constexpr double kTimeoutSecondsMax = 86'400;
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 
 // True for "application/json", with or without parameters; no header counts as JSON.
@@ -56,6 +55,7 @@ class ApiServer::Impl {
         chat_(chat),
         front_door_(front_door),
         ids_(options_.id_seed),
+        constraints_(tokenizer, chat, options_.request_limits.vocab_size),
         created_(options_.unix_time()) {}
 
   absl::Status Listen();
@@ -114,6 +114,7 @@ class ApiServer::Impl {
     std::vector<int32_t> ids;
     bool starts_in_reasoning = false;
     std::vector<DeclaredTool> tools = {};  // that may be called
+    std::shared_ptr<const scheduler::TokenConstraint> constraint = nullptr;
   };
   std::optional<ApiError> CheckBeforeEncoding(const Call& call, const GenerationParams& params,
                                               size_t text_bytes) const;
@@ -134,6 +135,7 @@ class ApiServer::Impl {
   FrontDoor& front_door_;
   const RequestIds ids_;
   CallTexts call_texts_;
+  const CallConstraints constraints_;
   const int64_t created_;
   const std::shared_ptr<DeltaCourier> courier_ = std::make_shared<DeltaCourier>();
   std::unique_ptr<protocol::HttpServer> http_;
@@ -270,19 +272,13 @@ void ApiServer::Impl::CountUnknown(const std::vector<std::string>& names) {
 }
 
 ApiOr<std::optional<Clock::time_point>> ApiServer::Impl::Deadline(const Call& call) const {
-  const std::string_view text = call.request.Header("x-request-timeout");
-  if (text.empty()) return std::optional<Clock::time_point>();
-  double seconds = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (result.ec != std::errc() || result.ptr != text.data() + text.size() || !(seconds > 0) ||
-      seconds > kTimeoutSecondsMax) {
-    return InvalidValue("x-request-timeout",
-                        "the header x-request-timeout must be a number of seconds above 0 to "
-                        "86400");
-  }
+  auto seconds = ReadTimeout(call.request.Header("x-request-timeout"));
+  if (const auto* error = std::get_if<ApiError>(&seconds)) return *error;
+  const auto timeout = std::get<std::optional<double>>(seconds);
+  if (!timeout.has_value()) return std::optional<Clock::time_point>();
   return std::optional<Clock::time_point>(
       call.arrival +
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*timeout)));
 }
 
 // A text of n bytes has at least n / longest token tokens: one that cannot fit is refused before
@@ -360,6 +356,7 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
   request.sampling = params.sampling;
   request.stop = std::move(params.stop);
   request.speculation = params.speculation;
+  request.constraint = std::move(prompt.constraint);
   request.priority = params.priority;
   request.cache_salt = params.cache_salt;
   request.arrival = call.arrival;
@@ -416,9 +413,12 @@ void ApiServer::Impl::HandleChat(Call& call) {
     error.param = absl::IsUnimplemented(prompt.status()) && shows_tools ? "tools" : "messages";
     return SendError(call, error);
   }
-  const auto error = Submit(call, std::move(request.params),
-                            {RequestForm::kChat, std::move(prompt->ids),
-                             prompt->starts_in_reasoning, std::move(request.tools)});
+  auto constraint = constraints_.Make(request, prompt->starts_in_reasoning);
+  if (const auto* error = std::get_if<ApiError>(&constraint)) return SendError(call, *error);
+  const auto error =
+      Submit(call, std::move(request.params),
+             {RequestForm::kChat, std::move(prompt->ids), prompt->starts_in_reasoning,
+              std::move(request.tools), std::get<0>(std::move(constraint))});
   if (error.has_value()) SendError(call, *error);
 }
 

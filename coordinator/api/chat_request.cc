@@ -220,21 +220,39 @@ void ReadThinking(FieldReader* reader, ChatConversation* conversation) {
       thinking.value_or(true) ? ThinkingMode::kEnabled : ThinkingMode::kDisabled;
 }
 
-// The parameters that the schema of a function requires.
-void ReadRequired(FieldReader* function, DeclaredTool* tool) {
+// A schema without properties names its parameters in other ways, or takes all names.
+bool NamesElsewhere(const JsonValue& schema) {
+  for (std::string_view name :
+       {"$ref", "allOf", "anyOf", "oneOf", "patternProperties", "propertyNames"}) {
+    if (schema.Find(name) != nullptr) return true;
+  }
+  const JsonValue* more = schema.Find("additionalProperties");
+  return more != nullptr && more->AsBool("additionalProperties").value_or(true);
+}
+
+// The parameters that the schema of a function declares and requires.
+void ReadParameters(FieldReader* function, DeclaredTool* tool) {
   const JsonValue* parameters = function->Find("parameters");
   if (parameters == nullptr) return;
   if (!parameters->IsObject()) {
     return function->WrongKind("parameters", *parameters, "an object");
   }
   FieldReader schema(*parameters, function->Path("parameters."));
-  const JsonValue* required = schema.Find("required");
-  if (required == nullptr) return;
-  if (!required->IsArray()) schema.WrongKind("required", *required, "an array");
-  for (size_t i = 0; i < required->elements().size(); ++i) {
-    const JsonValue& name = required->elements()[i];
-    if (!name.IsString()) schema.WrongKind(Concat("required[", i, "]"), name, "a string");
-    tool->required.emplace_back(name.string());
+  if (const JsonValue* properties = schema.Find("properties")) {
+    if (!properties->IsObject()) schema.WrongKind("properties", *properties, "an object");
+    for (const protocol::JsonMember& member : properties->members()) {
+      tool->parameters.push_back(member.key);
+    }
+  } else {
+    tool->any_parameters = NamesElsewhere(*parameters);
+  }
+  if (const JsonValue* required = schema.Find("required")) {
+    if (!required->IsArray()) schema.WrongKind("required", *required, "an array");
+    for (size_t i = 0; i < required->elements().size(); ++i) {
+      const JsonValue& name = required->elements()[i];
+      if (!name.IsString()) schema.WrongKind(Concat("required[", i, "]"), name, "a string");
+      tool->required.emplace_back(name.string());
+    }
   }
   if (schema.error().has_value()) function->Keep(*schema.error());
 }
@@ -247,7 +265,7 @@ void ReadFunction(FieldReader* function, DeclaredTool* tool) {
   tool->name = std::string(*name);
   function->String("description");
   if (function->Bool("strict").value_or(false)) function->Unsupported("strict", kNotYet);
-  ReadRequired(function, tool);
+  ReadParameters(function, tool);
 }
 
 void ReadTool(FieldReader* fields, ChatRequest* request) {
@@ -290,19 +308,44 @@ void ReadToolList(FieldReader* reader, ChatRequest* request) {
   }
 }
 
+// tool_choice of one function: the only one that may be called, and it must be.
+void ReadNamedFunction(FieldReader* reader, const JsonValue& choice, ChatRequest* request) {
+  FieldReader fields(choice, "tool_choice.");
+  if (!fields.Choice("type", {"function"}).has_value()) {
+    fields.Invalid("type", "is missing; accepted: function");
+  }
+  const JsonValue* function = fields.Find("function");
+  if (function == nullptr || !function->IsObject()) {
+    fields.Invalid("function", "must be an object with name");
+  }
+  if (fields.error().has_value()) return reader->Keep(*fields.error());
+  FieldReader inner(*function, "tool_choice.function.");
+  const auto name = inner.String("name");
+  const auto is_other = [&](const DeclaredTool& tool) { return tool.name != name; };
+  std::erase_if(request->tools, is_other);
+  if (!name.has_value()) {
+    inner.Invalid("name", "is missing; expected the name of a tool");
+  } else if (request->tools.empty()) {
+    inner.Invalid("name", "names no function of tools");
+  }
+  if (inner.error().has_value()) return reader->Keep(*inner.error());
+  request->demands_calls = true;
+}
+
 void ReadTools(FieldReader* reader, ChatRequest* request) {
   ReadToolList(reader, request);
   if (const JsonValue* choice = reader->Find("tool_choice")) {
     if (choice->IsObject()) {
-      reader->Unsupported("tool_choice", kNotYet);
+      ReadNamedFunction(reader, *choice, request);
     } else if (const auto name = reader->Choice("tool_choice", {"none", "auto", "required"})) {
-      if (*name == 2) reader->Unsupported("tool_choice", kNotYet);
       if (*name == 0) request->tools.clear();
+      if (*name == 2 && request->tools.empty()) {
+        reader->Invalid("tool_choice", "is required but there are no tools");
+      }
+      request->demands_calls = *name == 2;
     }
   }
-  if (!reader->Bool("parallel_tool_calls").value_or(true)) {
-    reader->Unsupported("parallel_tool_calls", kNotYet);
-  }
+  request->one_call = !reader->Bool("parallel_tool_calls").value_or(true);
   for (std::string_view name : {"functions", "function_call"}) {
     if (reader->Find(name) != nullptr) reader->Unsupported(name, "is not supported; use tools");
   }

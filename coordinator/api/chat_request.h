@@ -20,6 +20,8 @@ struct ChatRequest {
   GenerationParams params;
   ChatConversation conversation;
   std::vector<DeclaredTool> tools;  // that may be called; none with tool_choice none
+  bool demands_calls = false;       // tool_choice required, or a function
+  bool one_call = false;            // no parallel_tool_calls
   bool has_idle_penalties = false;  // set, and without effect since thinking is on
   std::vector<std::string> unknown_fields;
 };

@@ -22,6 +22,7 @@ constexpr size_t kLogitBiasMax = 1024;
 constexpr size_t kCacheSaltBytesMax = 128;
 constexpr int64_t kDraftTokensMax = 63;  // more than any draft head; the server's bound wins
 constexpr size_t kMetadataBytesMax = 16 * 1024;
+constexpr double kTimeoutSecondsMax = 86'400;
 constexpr std::string_view kNotYet = "is not supported by this server; leave it out";
 
 void ReadSampling(FieldReader* reader, protocol::SamplingParams* sampling) {
@@ -333,6 +334,19 @@ GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& 
   ReadAccepted(reader, &params);
   ReadRefused(reader);
   return params;
+}
+
+ApiOr<std::optional<double>> ReadTimeout(std::string_view header) {
+  if (header.empty()) return std::optional<double>();
+  double seconds = 0;
+  const auto result = std::from_chars(header.data(), header.data() + header.size(), seconds);
+  if (result.ec != std::errc() || result.ptr != header.data() + header.size() || !(seconds > 0) ||
+      seconds > kTimeoutSecondsMax) {
+    return InvalidValue("x-request-timeout",
+                        "the header x-request-timeout must be a number of seconds above 0 to "
+                        "86400");
+  }
+  return std::optional<double>(seconds);
 }
 
 }  // namespace skein::coordinator

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/api/field_reader.h"
@@ -48,6 +49,8 @@ enum class Penalties { kWithoutEffect, kApply };
 // Reads every common field of `reader`'s object.
 GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& limits,
                                       RequestForm form);
+// Seconds that the header x-request-timeout gives; nothing when it is empty.
+ApiOr<std::optional<double>> ReadTimeout(std::string_view header);
 // Reads the penalties. False if one is set that has no effect.
 bool ReadPenalties(FieldReader* reader, Penalties penalties, protocol::LogitEdits* edits);
 

@@ -19,7 +19,9 @@ namespace skein::coordinator {
 // A function that the model may call.
 struct DeclaredTool {
   std::string name;
-  std::vector<std::string> required;  // parameters without which a call is not whole
+  std::vector<std::string> required;         // parameters without which a call is not whole
+  std::vector<std::string> parameters = {};  // that its schema declares
+  bool any_parameters = false;               // the schema takes names that it does not declare
 };
 
 // A piece of a call. The first of a call carries id and name, the others arguments alone; all
@@ -69,6 +71,8 @@ class ToolCallParser {
 
   // The block was closed: nothing may follow.
   bool done() const { return place_ == Place::kDone; }
+  // The first tag of a block was begun as it should: what follows is the rest of a block.
+  bool opens_block() const { return place_ == Place::kOpening && is_strict_; }
   // Calls that were closed so far.
   size_t num_closed() const { return num_closed_; }
   const ParseCounts& counts() const { return counts_; }

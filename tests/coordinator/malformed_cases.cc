@@ -109,7 +109,33 @@ std::vector<Case> TypeCases() {
               "reasoning_effort", "thinking is enabled"),
       Invalid(kChat, Chat(R"("response_format":{"type":"xml"})"), "response_format.type",
               "\"xml\""),
+      Invalid(kChat, Chat(R"("metadata":[])"), "metadata", "is an array; expected an object"),
+      Invalid(kChat, Chat(R"("cache_salt":"a/b")"), "cache_salt", "0 to 128 characters"),
+      Invalid(kText, R"({"prompt":{}})", "prompt", "is an object"),
+      Invalid(kText, R"({"prompt":[]})", "prompt", "is an empty array"),
+      Invalid(kText, R"({"prompt":[1,"a"]})", "prompt[1]", "is a string; expected a token id"),
+      Invalid(kText, R"({"prompt":[1,4096]})", "prompt[1]", "is 4096; accepted: 0 to 4095"),
+      Invalid(kText, R"({"prompt":[1,-1]})", "prompt[1]", "is -1"),
+      Invalid(kText, R"({"model":"tiny-v41"})", "prompt", "is missing"),
+  };
+}
+
+std::vector<Case> ToolCases() {
+  return {
       Invalid(kChat, Chat(R"("tool_choice":"always")"), "tool_choice", "\"always\""),
+      Invalid(kChat, Chat(R"("tool_choice":"required")"), "tool_choice", "there are no tools"),
+      Invalid(kChat, Chat(R"("tool_choice":{"type":"tool","function":{"name":"f"}})"),
+              "tool_choice.type", "\"tool\""),
+      Invalid(kChat, Chat(R"("tool_choice":{"type":"function"})"), "tool_choice.function",
+              "an object with name"),
+      Invalid(kChat, Chat(R"("tool_choice":{"type":"function","function":{}})"),
+              "tool_choice.function.name", "is missing"),
+      Invalid(kChat,
+              Chat(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)"
+                   R"({"type":"function","function":{"name":"g"}})"),
+              "tool_choice.function.name", "names no function of tools"),
+      Invalid(kChat, Chat(R"("parallel_tool_calls":1)"), "parallel_tool_calls",
+              "is 1; expected true or false"),
       Invalid(kChat, Chat(R"("tools":[{"type":"web"}])"), "tools[0].type", "\"web\""),
       Invalid(kChat, Chat(R"("tools":[{"type":"function"}])"), "tools[0].function", "an object"),
       Invalid(kChat, Chat(R"("tools":[{"type":"function","function":{"name":"a b"}}])"),
@@ -122,14 +148,6 @@ std::vector<Case> TypeCases() {
               Chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":)"
                    R"({"required":[1]}}}])"),
               "tools[0].function.parameters.required[0]", "is an integer; expected a string"),
-      Invalid(kChat, Chat(R"("metadata":[])"), "metadata", "is an array; expected an object"),
-      Invalid(kChat, Chat(R"("cache_salt":"a/b")"), "cache_salt", "0 to 128 characters"),
-      Invalid(kText, R"({"prompt":{}})", "prompt", "is an object"),
-      Invalid(kText, R"({"prompt":[]})", "prompt", "is an empty array"),
-      Invalid(kText, R"({"prompt":[1,"a"]})", "prompt[1]", "is a string; expected a token id"),
-      Invalid(kText, R"({"prompt":[1,4096]})", "prompt[1]", "is 4096; accepted: 0 to 4095"),
-      Invalid(kText, R"({"prompt":[1,-1]})", "prompt[1]", "is -1"),
-      Invalid(kText, R"({"model":"tiny-v41"})", "prompt", "is missing"),
   };
 }
 
@@ -195,10 +213,6 @@ std::vector<Case> UnsupportedCases() {
       Unsupported(kChat,
                   Chat(R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])"),
                   "tools[0].function.strict"),
-      Unsupported(kChat, Chat(R"("tool_choice":{"type":"function","function":{"name":"f"}})"),
-                  "tool_choice"),
-      Unsupported(kChat, Chat(R"("tool_choice":"required")"), "tool_choice"),
-      Unsupported(kChat, Chat(R"("parallel_tool_calls":false)"), "parallel_tool_calls"),
       Unsupported(kChat, Chat(R"("response_format":{"type":"json_object"})"), "response_format"),
       Unsupported(kChat, Chat(R"("guided_regex":"a+")"), "guided_regex"),
       Unsupported(kChat, Chat(R"("structured_outputs":{"choice":["a"]})"), "structured_outputs"),
@@ -235,8 +249,8 @@ std::vector<Case> OtherCases() {
 
 std::vector<MalformedCase> MalformedCases() {
   std::vector<MalformedCase> all;
-  for (const auto& some : {NumberCases(), TypeCases(), SpeculationCases(), MessageCases(),
-                           UnsupportedCases(), OtherCases()}) {
+  for (const auto& some : {NumberCases(), TypeCases(), ToolCases(), SpeculationCases(),
+                           MessageCases(), UnsupportedCases(), OtherCases()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;

@@ -175,6 +175,21 @@ TEST_F(ToolCallsTest, S4WithoutToolsOrWithChoiceNoneNothingBecomesACall) {
       << "the tools stay in the prompt";
 }
 
+// rule: S5
+TEST_F(ToolCallsTest, S5TheSchedulerGetsTheConstraintOfTheTools) {
+  Post(kPath, Body(R"("n":1)"));
+  EXPECT_EQ(control_.TakeSubmitted().constraint, nullptr);
+  Post(kPath, Body(kTools));
+  const auto may = control_.TakeSubmitted().constraint;
+  ASSERT_NE(may, nullptr);
+  EXPECT_FALSE(may->binds());
+  Post(kPath, Body(std::string(kTools) + R"(,"tool_choice":"required")"));
+  EXPECT_TRUE(control_.TakeSubmitted().constraint->binds());
+  Post(kPath, R"({"messages":[{"role":"user","content":"a"}],"tool_choice":"required",)" +
+                  std::string(kTools) + "}");
+  EXPECT_FALSE(control_.TakeSubmitted().constraint->binds()) << "it thinks first";
+}
+
 // rule: S10
 TEST_F(ToolCallsTest, S10StopStringsDoNotApplyToCalls) {
   const protocol::HttpResult result =

@@ -3,6 +3,9 @@
 #include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +15,7 @@
 
 #include "protocol/http/http_client.h"
 #include "protocol/json/json.h"
+#include "protocol/json/json_writer.h"
 #include "tests/coordinator/malformed_cases.h"
 #include "tests/process/chat_client.h"
 #include "tests/process/live_server.h"
@@ -128,6 +132,102 @@ TEST(ServingTest, TheModelsOwnToolCallsComeBackAsCalls) {
   ASSERT_TRUE(streamed.ok()) << streamed.status();
   EXPECT_EQ(arguments, R"({"location":"Paris"})");
   EXPECT_THAT(last, HasSubstr(R"("finish_reason":"tool_calls")"));
+}
+
+// The body of a chat about a capital, which the model answers with text when it may.
+std::string DemandBody(const std::string& choice, bool drafts, bool greedy) {
+  return R"({"messages":[{"role":"user","content":"What is the capital of Vietnam?"}],)"
+         R"("max_tokens":160,"tools":[{"type":"function","function":{"name":"get_weather",)"
+         R"("description":"Get the current weather for a city.","parameters":{"type":"object",)"
+         R"("properties":{"location":{"type":"string"},"unit":{"type":"string"}},"required":)"
+         R"(["location"]}}},{"type":"function","function":{"name":"calculator","parameters":)"
+         R"({"type":"object","properties":{"expression":{"type":"string"}}}}}],"logprobs":true,)" +
+         choice + (drafts ? "" : R"(,"speculation":{"enabled":false})") +
+         (greedy ? R"(,"temperature":0})" : R"(,"temperature":0.9,"seed":5})");
+}
+
+// Every call is one of the declared functions with declared parameters, each once.
+void ExpectDeclared(const JsonValue& calls, const std::string& only) {
+  const std::map<std::string, std::set<std::string>> declared = {
+      {"get_weather", {"location", "unit"}}, {"calculator", {"expression"}}};
+  for (const JsonValue& call : calls.elements()) {
+    const std::string name(call.Find("function")->Find("name")->string());
+    ASSERT_TRUE(declared.contains(name)) << name;
+    if (!only.empty()) {
+      EXPECT_EQ(name, only);
+    }
+    const auto arguments = protocol::ParseJson(call.Find("function")->Find("arguments")->string());
+    ASSERT_TRUE(arguments.ok()) << arguments.status();
+    for (const auto& member : arguments->members()) {
+      EXPECT_TRUE(declared.at(name).contains(member.key)) << name << " " << member.key;
+    }
+  }
+}
+
+// The value of the series of a metric whose labels contain `label`; -1 when there is none.
+double CountOf(const LiveServer& server, std::string_view name, std::string_view label) {
+  protocol::HttpCall call;
+  call.port = server.port();
+  call.target = "/metrics";
+  const auto result = protocol::CallHttp(call);
+  if (!result.ok()) return -1;
+  std::istringstream lines(result->body);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(name) || line.find(label) == std::string::npos) continue;
+    return std::stod(line.substr(line.rfind(' ')));
+  }
+  return -1;
+}
+
+// rule: S5, G5
+TEST(ServingTest, S5DemandedCallsComeAndDraftsChangeNothing) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady()) << server.output();
+  const struct {
+    std::string fields, only;
+    bool one = false;
+  } cases[] = {
+      {R"("tool_choice":"required","parallel_tool_calls":false)", "", true},
+      {R"("tool_choice":{"type":"function","function":{"name":"calculator"}},)"
+       R"("parallel_tool_calls":false)",
+       "calculator", true},
+      {R"("tool_choice":"required")", ""},
+      {R"("tool_choice":"required","parallel_tool_calls":false,"thinking":{"type":"disabled"})", "",
+       true},
+  };
+  size_t num_calls = 0;
+  for (const auto& test : cases) {
+    for (const bool greedy : {true, false}) {
+      JsonValue message[2];
+      for (const bool drafts : {false, true}) {
+        protocol::HttpCall call;
+        call.port = server.port();
+        call.method = "POST";
+        call.target = "/v1/chat/completions";
+        call.body = DemandBody(test.fields, drafts, greedy);
+        const auto answer = protocol::CallHttp(call);
+        ASSERT_TRUE(answer.ok()) << answer.status();
+        ASSERT_EQ(answer->status, 200) << answer->body;
+        const JsonValue choice = protocol::ParseJson(answer->body)->Find("choices")->elements()[0];
+        const JsonValue* calls = choice.Find("message")->Find("tool_calls");
+        // A model this small may write a value to the end of its tokens.
+        if (choice.Find("finish_reason")->string() != "length") {
+          ASSERT_NE(calls, nullptr) << answer->body;
+          if (test.one) {
+            EXPECT_EQ(calls->elements().size(), 1u);
+          }
+        }
+        if (calls != nullptr) {
+          ExpectDeclared(*calls, test.only);
+          num_calls += calls->elements().size();
+        }
+        message[drafts ? 1 : 0] = *choice.Find("logprobs");
+      }
+      EXPECT_EQ(protocol::WriteJson(message[0]), protocol::WriteJson(message[1])) << test.fields;
+    }
+  }
+  EXPECT_GT(num_calls, 6u);
+  EXPECT_GT(CountOf(server, "skein_spec_accepted_tokens_total", "method=\"provided\""), 0);
 }
 
 TEST(ServingTest, StreamsTheCapitalAndTheColour) {

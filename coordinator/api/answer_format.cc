@@ -64,10 +64,10 @@ void WriteCalls(const std::vector<ChatToolCall>& calls, JsonWriter* writer) {
   writer->EndArray();
 }
 
-void WriteChoice(const AnswerIdentity& identity, const WholeAnswer& answer, JsonWriter* writer) {
+void WriteChoice(const AnswerIdentity& identity, const ChoiceAnswer& answer, JsonWriter* writer) {
   writer->BeginObject();
   writer->Key("index");
-  writer->Int(0);
+  writer->Uint(answer.index);
   if (identity.form == RequestForm::kChat) {
     writer->Key("message");
     writer->BeginObject();
@@ -97,10 +97,34 @@ void WriteChoice(const AnswerIdentity& identity, const WholeAnswer& answer, Json
   writer->String(answer.end.finish_reason);
   writer->Key("stop_reason");
   writer->Raw(answer.end.stop_reason);
+  if (identity.form == RequestForm::kCompletion) {
+    WriteIds("prompt_token_ids", answer.prompt_ids, writer);
+  }
+  WriteIds("token_ids", answer.ids, writer);
   writer->EndObject();
 }
 
 }  // namespace
+
+void WriteIds(std::string_view name, const std::optional<std::vector<int32_t>>& ids,
+              JsonWriter* writer) {
+  if (!ids.has_value()) return;
+  writer->Key(name);
+  writer->BeginArray();
+  for (const int32_t id : *ids) writer->Int(id);
+  writer->EndArray();
+}
+
+Usage& Usage::operator+=(const Usage& other) {
+  prompt_tokens += other.prompt_tokens;
+  completion_tokens += other.completion_tokens;
+  cached_tokens += other.cached_tokens;
+  reasoning_tokens += other.reasoning_tokens;
+  num_steps += other.num_steps;
+  num_draft_tokens += other.num_draft_tokens;
+  num_accepted_draft_tokens += other.num_accepted_draft_tokens;
+  return *this;
+}
 
 std::string UsageJson(const Usage& usage) {
   std::string out;
@@ -203,7 +227,8 @@ std::string LogprobList::Take() {
          std::exchange(text_offsets_, {}) + "]}";
 }
 
-std::string AnswerJson(const AnswerIdentity& identity, const WholeAnswer& answer) {
+std::string AnswerJson(const AnswerIdentity& identity, std::span<const ChoiceAnswer> choices,
+                       const Usage& usage) {
   std::string out;
   JsonWriter writer(&out);
   writer.BeginObject();
@@ -219,10 +244,13 @@ std::string AnswerJson(const AnswerIdentity& identity, const WholeAnswer& answer
   writer.String(identity.fingerprint);
   writer.Key("choices");
   writer.BeginArray();
-  WriteChoice(identity, answer, &writer);
+  for (const ChoiceAnswer& choice : choices) WriteChoice(identity, choice, &writer);
   writer.EndArray();
+  if (identity.form == RequestForm::kChat) {
+    WriteIds("prompt_token_ids", choices.front().prompt_ids, &writer);
+  }
   writer.Key("usage");
-  writer.Raw(UsageJson(answer.usage));
+  writer.Raw(UsageJson(usage));
   writer.EndObject();
   return out;
 }

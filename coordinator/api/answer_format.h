@@ -4,9 +4,12 @@
 // Must never: leave out a field that the OpenAI schema requires.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/api/generation_params.h"
@@ -14,6 +17,7 @@
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/output_parser.h"
 #include "coordinator/text/tokenizer.h"
+#include "protocol/json/json_writer.h"
 
 namespace skein::coordinator {
 
@@ -34,6 +38,8 @@ struct Usage {
   uint64_t num_steps = 0;
   uint64_t num_draft_tokens = 0;
   uint64_t num_accepted_draft_tokens = 0;
+
+  Usage& operator+=(const Usage& other);
 };
 
 // The usage object.
@@ -81,15 +87,32 @@ class LogprobList {
   int64_t text_offset_ = 0;  // in code points, over the whole choice
 };
 
-// A whole answer. `logprobs` is JSON text or "null". `has_reasoning` says whether thinking was on.
-struct WholeAnswer {
-  OutputText text;
+// What a stream says of a choice in one chunk. `logprobs` is JSON text or "null".
+struct ChoicePiece {
+  OutputText text = {};
+  std::string logprobs = "null";
+  // The tokens, and in the first piece of a completion those of the prompt; null: not wanted.
+  std::optional<std::vector<int32_t>> ids = std::nullopt;
+  std::optional<std::vector<int32_t>> prompt_ids = std::nullopt;
+};
+
+// A whole choice. `logprobs` is JSON text or "null". `has_reasoning` says whether thinking was on.
+struct ChoiceAnswer {
+  size_t index = 0;
+  OutputText text = {};
   bool has_reasoning = false;
   std::vector<ChatToolCall> calls = {};
   std::string logprobs = "null";
-  ChoiceEnd end;
-  Usage usage;
+  ChoiceEnd end = {};
+  // The tokens and those of the prompt; null: not wanted.
+  std::optional<std::vector<int32_t>> ids = std::nullopt;
+  std::optional<std::vector<int32_t>> prompt_ids = std::nullopt;
 };
-std::string AnswerJson(const AnswerIdentity& identity, const WholeAnswer& answer);
+std::string AnswerJson(const AnswerIdentity& identity, std::span<const ChoiceAnswer> choices,
+                       const Usage& usage);
+
+// The member `name` with a list of ids, unless it is not wanted.
+void WriteIds(std::string_view name, const std::optional<std::vector<int32_t>>& ids,
+              protocol::JsonWriter* writer);
 
 }  // namespace skein::coordinator

@@ -18,6 +18,7 @@
 #include "coordinator/api/generation.h"
 #include "coordinator/api/logit_edits.h"
 #include "coordinator/api/request_ids.h"
+#include "coordinator/api/submission.h"
 #include "coordinator/text/call_texts.h"
 #include "protocol/base/log.h"
 #include "protocol/base/strings.h"
@@ -108,18 +109,9 @@ class ApiServer::Impl {
   void HandleStartup(Call& call) { HandleHealth(call, HealthProbe::kStartup); }
   void HandleHealth(Call& call, HealthProbe probe);
 
-  // What a generation starts from, whatever the request form was.
-  struct Prompt {
-    RequestForm form = RequestForm::kChat;
-    std::vector<int32_t> ids;
-    bool starts_in_reasoning = false;
-    std::vector<DeclaredTool> tools = {};  // that may be called
-    std::shared_ptr<const scheduler::TokenConstraint> constraint = nullptr;
-  };
   std::optional<ApiError> CheckBeforeEncoding(const Call& call, const GenerationParams& params,
                                               size_t text_bytes) const;
-  std::optional<ApiError> Submit(Call& call, GenerationParams params, Prompt prompt);
-  std::optional<ApiError> FitLengths(const Prompt& prompt, GenerationParams* params) const;
+  std::optional<ApiError> Submit(Call& call, GenerationParams params, GenerationInput input);
   ApiOr<std::optional<Clock::time_point>> Deadline(const Call& call) const;
   ApiOr<std::vector<int32_t>> EncodeRaw(const RawPrompt& prompt) const;
   std::optional<ApiError> CheckTextSize(size_t text_bytes) const;
@@ -300,47 +292,25 @@ std::optional<ApiError> ApiServer::Impl::CheckBeforeEncoding(const Call& call,
   return CheckTextSize(text_bytes);
 }
 
-std::optional<ApiError> ApiServer::Impl::FitLengths(const Prompt& prompt,
-                                                    GenerationParams* params) const {
-  const int64_t context = options_.request_limits.max_model_len;
-  const int64_t size = static_cast<int64_t>(prompt.ids.size());
-  const int64_t wanted = params->max_tokens.value_or(1);
-  if (size + wanted > context) return ContextLengthExceeded(size, wanted, context);
-  params->stop.max_tokens = params->max_tokens.value_or(static_cast<int32_t>(context - size));
-  if (params->stop.min_tokens > params->stop.max_tokens) {
-    return InvalidValue("min_tokens",
-                        Concat("min_tokens is ", params->stop.min_tokens, "; at most ",
-                               params->stop.max_tokens, " tokens fit behind the prompt"));
-  }
-  if (!params->stop.ignore_eos) params->stop.stop_token_ids.push_back(chat_.eos_id());
-  return std::nullopt;
-}
-
 std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams params,
-                                                Prompt prompt) {
-  if (auto error = FitLengths(prompt, &params)) return error;
-  if (auto error = SetEdits(tokenizer_, &params)) return error;
+                                                GenerationInput input) {
   auto deadline = Deadline(call);
   if (const auto* error = std::get_if<ApiError>(&deadline)) return *error;
-  if (!params.sampling.has_seed) params.sampling.seed = ids_.SamplingSeed(call.number);
+  SubmissionParts parts{tokenizer_, chat_, ids_, options_.request_limits.max_model_len, {}, {}};
+  // The first sequence has the number of the call.
+  parts.next_number = [this, next = call.number]() mutable {
+    return next != 0 ? std::exchange(next, 0) : ++num_calls_;
+  };
+  parts.on_call = [this](ChatToolCall done) { call_texts_.Keep({}, std::move(done)); };
+  parts.arrival = call.arrival;
+  parts.deadline = std::get<std::optional<Clock::time_point>>(deadline);
   Generation::Setup setup;
-  setup.identity.form = prompt.form;
-  setup.identity.id = ids_.AnswerId(prompt.form, call.number);
+  setup.identity.form = input.form;
+  setup.identity.id = ids_.AnswerId(input.form, call.number);
   setup.identity.model = params.model.empty() ? options_.served_names.front() : params.model;
   setup.identity.fingerprint = options_.fingerprint;
   setup.identity.created = options_.unix_time();
   setup.params = params;
-  setup.request = protocol::RequestId(call.number);
-  setup.prompt_tokens = static_cast<int64_t>(prompt.ids.size());
-  setup.starts_in_reasoning = prompt.starts_in_reasoning;
-  setup.end_think_id = chat_.end_think_id();
-  setup.eos_id = chat_.eos_id();
-  setup.dsml_id = chat_.dsml_id();
-  setup.calls.tools = std::move(prompt.tools);
-  setup.calls.call_id = [this, number = call.number](size_t index) {
-    return ids_.CallId(number, index);
-  };
-  setup.on_call = [this](ChatToolCall done) { call_texts_.Keep({}, std::move(done)); };
   setup.headers = call.headers;
   setup.egress_bytes_max = options_.http_limits.egress_bytes_max;
   setup.courier = courier_;
@@ -348,24 +318,22 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
   setup.on_end = [this, route = call.route, streamed = params.stream](const GenerationEnd& end) {
     OnGenerationEnd(route, end, streamed);
   };
+  const bool streams = params.stream;
+  auto made = MakeSubmission(std::move(params), std::move(input), parts);
+  if (const auto* error = std::get_if<ApiError>(&made)) return *error;
+  auto& submission = std::get<Submission>(made);
+  setup.choices = std::move(submission.choices);
   const auto generation =
       std::make_shared<Generation>(std::move(setup), tokenizer_, front_door_, call.exchange);
-  SubmitRequest request;
-  request.id = protocol::RequestId(call.number);
-  request.prompt_ids = std::move(prompt.ids);
-  request.sampling = params.sampling;
-  request.stop = std::move(params.stop);
-  request.speculation = params.speculation;
-  request.constraint = std::move(prompt.constraint);
-  request.priority = params.priority;
-  request.cache_salt = params.cache_salt;
-  request.arrival = call.arrival;
-  request.deadline = std::get<std::optional<Clock::time_point>>(deadline);
-  request.sink = generation;
-  const absl::Status accepted = front_door_.TrySubmit(std::move(request));
-  if (!accepted.ok()) return FromStatus(accepted);
+  for (size_t i = 0; i < submission.requests.size(); ++i) {
+    submission.requests[i].sink = generation->SinkOf(i);
+    const absl::Status accepted = front_door_.TrySubmit(std::move(submission.requests[i]));
+    if (accepted.ok()) continue;
+    generation->Abandon(i);
+    return FromStatus(accepted);
+  }
   generation->Watch();
-  if (params.stream) Emit({ApiEvent::Kind::kStreamOpened, call.route, "POST", {}, 0});
+  if (streams) Emit({ApiEvent::Kind::kStreamOpened, call.route, "POST", {}, 0});
   generation->Start();
   return std::nullopt;
 }
@@ -378,8 +346,8 @@ void ApiServer::Impl::OnGenerationEnd(std::string_view route, const GenerationEn
       Emit({ApiEvent::Kind::kToolParse, route, "POST", kParseResultNames[result], 0});
     }
   }
-  if (end.reasoning.has_value()) {
-    const auto result = static_cast<size_t>(*end.reasoning);
+  for (const ParseResult reasoning : end.reasoning) {
+    const auto result = static_cast<size_t>(reasoning);
     Emit({ApiEvent::Kind::kReasoningParse, route, "POST", kParseResultNames[result], 0});
   }
   if (streamed) Emit({ApiEvent::Kind::kStreamClosed, route, "POST", {}, 0});
@@ -415,10 +383,12 @@ void ApiServer::Impl::HandleChat(Call& call) {
   }
   auto constraint = constraints_.Make(request, prompt->starts_in_reasoning);
   if (const auto* error = std::get_if<ApiError>(&constraint)) return SendError(call, *error);
-  const auto error =
-      Submit(call, std::move(request.params),
-             {RequestForm::kChat, std::move(prompt->ids), prompt->starts_in_reasoning,
-              std::move(request.tools), std::get<0>(std::move(constraint))});
+  const auto error = Submit(call, std::move(request.params),
+                            {RequestForm::kChat,
+                             {{std::move(prompt->ids)}},
+                             prompt->starts_in_reasoning,
+                             std::move(request.tools),
+                             std::get<0>(std::move(constraint))});
   if (error.has_value()) SendError(call, *error);
 }
 
@@ -440,14 +410,19 @@ void ApiServer::Impl::HandleCompletion(Call& call) {
   if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
   CompletionRequest& request = std::get<CompletionRequest>(parsed);
   CountUnknown(request.unknown_fields);
-  if (const auto error = CheckBeforeEncoding(call, request.params, request.prompt.text.size())) {
-    return SendError(call, *error);
+  GenerationInput input{RequestForm::kCompletion, {}};
+  for (const RawPrompt& prompt : request.prompts) {
+    if (const auto error = CheckBeforeEncoding(call, request.params, prompt.text.size())) {
+      return SendError(call, *error);
+    }
+    auto ids = EncodeRaw(prompt);
+    if (const auto* error = std::get_if<ApiError>(&ids)) return SendError(call, *error);
+    PromptTokens& tokens = input.prompts.emplace_back();
+    tokens.ids = std::move(std::get<std::vector<int32_t>>(ids));
+    if (!request.echo) continue;
+    tokens.echo = prompt.is_text ? prompt.text : tokenizer_.Decode(tokens.ids).value();
   }
-  auto ids = EncodeRaw(request.prompt);
-  if (const auto* error = std::get_if<ApiError>(&ids)) return SendError(call, *error);
-  const auto error =
-      Submit(call, std::move(request.params),
-             {RequestForm::kCompletion, std::move(std::get<std::vector<int32_t>>(ids)), false});
+  const auto error = Submit(call, std::move(request.params), std::move(input));
   if (error.has_value()) SendError(call, *error);
 }
 
@@ -465,9 +440,11 @@ void ApiServer::Impl::HandleTokenize(Call& call) {
     if (!prompt.ok()) return SendError(call, FromStatus(prompt.status()));
     ids = std::move(prompt->ids);
   } else {
-    RawPrompt prompt;
-    ReadRawPrompt(&reader, options_.request_limits, &prompt);
+    std::vector<RawPrompt> prompts;
+    ReadRawPrompts(&reader, options_.request_limits, &prompts);
+    if (prompts.size() > 1) reader.Unsupported("prompt", "has several prompts; give one");
     if (reader.error().has_value()) return SendError(call, *reader.error());
+    const RawPrompt& prompt = prompts.front();
     if (const auto error = CheckTextSize(prompt.text.size())) return SendError(call, *error);
     auto encoded = EncodeRaw(prompt);
     if (const auto* error = std::get_if<ApiError>(&encoded)) return SendError(call, *error);

@@ -16,32 +16,20 @@ using protocol::JsonValue;
 constexpr size_t kPromptsMax = 32;
 constexpr std::string_view kNotYet = "is not supported by this server; leave it out";
 
-void ReadPromptList(FieldReader* reader, const JsonValue& list, const RequestLimits& limits,
-                    RawPrompt* prompt) {
-  const auto elements = list.elements();
-  if (elements.empty()) return reader->Invalid("prompt", "is an empty array");
-  if (elements[0].IsNumber()) {
+// A text, or an array of ids.
+void ReadPrompt(FieldReader* reader, std::string_view name, const JsonValue& value,
+                const RequestLimits& limits, RawPrompt* prompt) {
+  if (value.IsString()) {
+    prompt->text = std::string(value.string());
+    if (prompt->text.empty() && !prompt->add_bos) {
+      reader->Invalid(name, "is empty and add_special_tokens is false");
+    }
+  } else if (value.IsArray()) {
     prompt->is_text = false;
-    return ReadTokenIds(reader, "prompt", list, limits, &prompt->ids);
+    ReadTokenIds(reader, name, value, limits, &prompt->ids);
+  } else {
+    reader->WrongKind(name, value, "a string or an array of token ids");
   }
-  if (elements.size() > kPromptsMax) {
-    return reader->Invalid("prompt", Concat("has ", elements.size(), " prompts; at most ",
-                                            kPromptsMax, " are accepted"));
-  }
-  for (size_t i = 0; i < elements.size(); ++i) {
-    if (elements[i].IsString() || elements[i].IsArray()) continue;
-    return reader->WrongKind(Concat("prompt[", i, "]"), elements[i],
-                             "a string or an array of token ids");
-  }
-  if (elements.size() > 1) {
-    return reader->Unsupported("prompt", "has several prompts; this server takes one a request");
-  }
-  if (elements[0].IsString()) {
-    prompt->text = std::string(elements[0].string());
-    return;
-  }
-  prompt->is_text = false;
-  ReadTokenIds(reader, "prompt[0]", elements[0], limits, &prompt->ids);
 }
 
 }  // namespace
@@ -67,19 +55,24 @@ void ReadTokenIds(FieldReader* reader, std::string_view name, const JsonValue& l
   }
 }
 
-void ReadRawPrompt(FieldReader* reader, const RequestLimits& limits, RawPrompt* prompt) {
-  prompt->add_bos = reader->Bool("add_special_tokens").value_or(true);
+void ReadRawPrompts(FieldReader* reader, const RequestLimits& limits,
+                    std::vector<RawPrompt>* prompts) {
+  RawPrompt empty;
+  empty.add_bos = reader->Bool("add_special_tokens").value_or(true);
   const JsonValue* value = reader->Find("prompt");
   if (value == nullptr) return reader->Invalid("prompt", "is missing");
-  if (value->IsString()) {
-    prompt->text = std::string(value->string());
-    if (prompt->text.empty() && !prompt->add_bos) {
-      reader->Invalid("prompt", "is empty and add_special_tokens is false");
-    }
-  } else if (value->IsArray()) {
-    ReadPromptList(reader, *value, limits, prompt);
-  } else {
-    reader->WrongKind("prompt", *value, "a string or an array of token ids");
+  const auto elements = value->elements();
+  if (value->IsArray() && elements.empty()) return reader->Invalid("prompt", "is an empty array");
+  if (!value->IsArray() || elements[0].IsNumber()) {
+    return ReadPrompt(reader, "prompt", *value, limits, &prompts->emplace_back(empty));
+  }
+  if (elements.size() > kPromptsMax) {
+    return reader->Invalid("prompt", Concat("has ", elements.size(), " prompts; at most ",
+                                            kPromptsMax, " are accepted"));
+  }
+  for (size_t i = 0; i < elements.size(); ++i) {
+    ReadPrompt(reader, Concat("prompt[", i, "]"), elements[i], limits,
+               &prompts->emplace_back(empty));
   }
 }
 
@@ -88,10 +81,13 @@ ApiOr<CompletionRequest> ParseCompletionRequest(const JsonValue& body,
   if (!body.IsObject()) return InvalidJson("the body must be a JSON object");
   FieldReader reader(body);
   CompletionRequest request;
-  ReadRawPrompt(&reader, limits, &request.prompt);
+  ReadRawPrompts(&reader, limits, &request.prompts);
   request.params = ReadGenerationParams(&reader, limits, RequestForm::kCompletion);
   ReadPenalties(&reader, Penalties::kApply, &request.params.edits);
-  if (reader.Bool("echo").value_or(false)) reader.Unsupported("echo", kNotYet);
+  request.echo = reader.Bool("echo").value_or(false);
+  if (request.echo && request.params.sampling.logprobs) {
+    reader.Unsupported("echo", "is true with logprobs; this server has none of the prompt");
+  }
   if (reader.Find("suffix") != nullptr) reader.Unsupported("suffix", kNotYet);
   if (const auto best_of = reader.Int("best_of", 1, 20); best_of.has_value() && *best_of > 1) {
     reader.Unsupported("best_of", kNotYet);

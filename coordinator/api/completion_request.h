@@ -24,7 +24,8 @@ struct RawPrompt {
 
 struct CompletionRequest {
   GenerationParams params;
-  RawPrompt prompt;
+  std::vector<RawPrompt> prompts;  // at least one
+  bool echo = false;               // the text begins with the prompt
   std::vector<std::string> unknown_fields;
 };
 
@@ -32,8 +33,9 @@ struct CompletionRequest {
 ApiOr<CompletionRequest> ParseCompletionRequest(const protocol::JsonValue& body,
                                                 const RequestLimits& limits);
 
-// The prompt of a body, as /tokenize takes it.
-void ReadRawPrompt(FieldReader* reader, const RequestLimits& limits, RawPrompt* prompt);
+// The prompts of a body: at least one, unless the reader has an error.
+void ReadRawPrompts(FieldReader* reader, const RequestLimits& limits,
+                    std::vector<RawPrompt>* prompts);
 // Token ids below the vocabulary size, at most max_model_len of them.
 void ReadTokenIds(FieldReader* reader, std::string_view name, const protocol::JsonValue& list,
                   const RequestLimits& limits, std::vector<int32_t>* ids);

@@ -15,6 +15,7 @@ namespace {
 using protocol::Concat;
 using protocol::JsonValue;
 
+constexpr int64_t kChoicesMax = 8;
 constexpr size_t kStopStringsMax = 4;
 constexpr size_t kStopBytesMax = 256;
 constexpr size_t kTokenListMax = 1024;
@@ -270,18 +271,12 @@ void ReadAccepted(FieldReader* reader, GenerationParams* params) {
 
 // Fields of other servers' and later versions: their default is accepted, anything else refused.
 void ReadRefused(FieldReader* reader) {
-  if (const auto n = reader->Int("n", 1, 8); n.has_value() && *n > 1) {
-    reader->Unsupported("n", Concat("is ", *n, "; this server gives one choice a request"));
-  }
   if (reader->Int("prompt_logprobs", 0, 20).has_value()) {
     reader->Unsupported("prompt_logprobs", kNotYet);
   }
   for (std::string_view name : {"structured_outputs", "guided_json", "guided_regex",
                                 "guided_grammar", "guided_choice", "chat_template"}) {
     if (reader->Find(name) != nullptr) reader->Unsupported(name, kNotYet);
-  }
-  if (reader->Bool("return_token_ids").value_or(false)) {
-    reader->Unsupported("return_token_ids", kNotYet);
   }
 }
 
@@ -325,6 +320,8 @@ GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& 
   ReadAllowedTokens(reader, limits, &params.edits.allowed_tokens);
   ReadBadWords(reader, &params.bad_words);
   ReadLogitBias(reader, limits, &params.edits.bias);
+  params.n = static_cast<uint32_t>(reader->Int("n", 1, kChoicesMax).value_or(1));
+  params.return_ids = reader->Bool("return_token_ids").value_or(false);
   params.tokens_as_ids = reader->Bool("return_tokens_as_token_ids").value_or(false);
   ReadStream(reader, &params);
   if (const auto priority = reader->Int("priority", -100, 100)) {

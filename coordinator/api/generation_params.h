@@ -38,6 +38,8 @@ struct GenerationParams {
   bool include_usage = false;
   bool continuous_usage = false;
   bool per_token = false;
+  uint32_t n = 1;              // choices of each prompt
+  bool return_ids = false;     // the answer has the ids of prompt and text
   bool tokens_as_ids = false;  // tokens of logprobs are named "token_id:N"
 };
 

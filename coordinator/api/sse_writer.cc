@@ -19,21 +19,23 @@ std::string Framed(std::string_view json) {
 
 // One choice: `fill` writes its delta or text.
 template <typename Fill>
-std::string Choice(Fill fill, std::string_view logprobs, const ChoiceEnd* end) {
+std::string ChoiceJson(size_t index, Fill fill, const ChoicePiece& piece, const ChoiceEnd* end) {
   std::string out;
   JsonWriter writer(&out);
   writer.BeginObject();
   writer.Key("index");
-  writer.Int(0);
+  writer.Uint(index);
   fill(&writer);
   writer.Key("logprobs");
-  writer.Raw(logprobs);
+  writer.Raw(piece.logprobs);
   writer.Key("finish_reason");
   end == nullptr ? writer.Null() : writer.String(end->finish_reason);
   if (end != nullptr) {
     writer.Key("stop_reason");
     writer.Raw(end->stop_reason);
   }
+  WriteIds("prompt_token_ids", piece.prompt_ids, &writer);
+  WriteIds("token_ids", piece.ids, &writer);
   writer.EndObject();
   return out;
 }
@@ -110,7 +112,8 @@ std::string SseWriter::Chunk(std::string_view choice, const Usage& usage) const 
   return {};
 }
 
-std::string SseWriter::First(Opens opens, const Usage& usage) const {
+std::string SseWriter::First(size_t index, Opens opens, const Usage& usage,
+                             const std::optional<std::vector<int32_t>>& prompt_ids) const {
   const auto fill = [&](JsonWriter* writer) {
     writer->Key("delta");
     writer->BeginObject();
@@ -120,11 +123,11 @@ std::string SseWriter::First(Opens opens, const Usage& usage) const {
     opens == Opens::kReasoning ? writer->Null() : writer->String("");
     writer->EndObject();
   };
-  return Chunk(Choice(fill, "null", nullptr), usage);
+  return Chunk(ChoiceJson(index, fill, {.prompt_ids = prompt_ids}, nullptr), usage);
 }
 
-std::string SseWriter::Delta(const OutputText& text, std::string_view logprobs,
-                             const Usage& usage) const {
+std::string SseWriter::Delta(size_t index, const ChoicePiece& piece, const Usage& usage) const {
+  const OutputText& text = piece.text;
   const auto fill = [&](JsonWriter* writer) {
     if (form_ == RequestForm::kCompletion) {
       writer->Key("text");
@@ -144,10 +147,10 @@ std::string SseWriter::Delta(const OutputText& text, std::string_view logprobs,
     WriteCalls(text.calls, writer);
     writer->EndObject();
   };
-  return Chunk(Choice(fill, logprobs, nullptr), usage);
+  return Chunk(ChoiceJson(index, fill, piece, nullptr), usage);
 }
 
-std::string SseWriter::Last(const ChoiceEnd& end, const Usage& usage) const {
+std::string SseWriter::Last(size_t index, const ChoiceEnd& end, const Usage& usage) const {
   const auto fill = [&](JsonWriter* writer) {
     if (form_ == RequestForm::kCompletion) {
       writer->Key("text");
@@ -158,7 +161,7 @@ std::string SseWriter::Last(const ChoiceEnd& end, const Usage& usage) const {
     writer->BeginObject();
     writer->EndObject();
   };
-  return Chunk(Choice(fill, "null", &end), usage);
+  return Chunk(ChoiceJson(index, fill, {}, &end), usage);
 }
 
 std::string SseWriter::UsageChunk(const Usage& usage) const { return Event({}, UsageJson(usage)); }

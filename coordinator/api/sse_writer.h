@@ -4,8 +4,11 @@
 // Must never: write an event that is not one JSON value or [DONE].
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "coordinator/api/answer_format.h"
 #include "coordinator/api/api_error.h"
@@ -19,13 +22,15 @@ class SseWriter {
 
   SseWriter(const AnswerIdentity& identity, ChunkUsage usage);
 
-  // The opening chunk of a chat choice. `reasoning_first`: its content is null.
+  // The opening chunk of a chat choice; with reasoning or calls first its content is null.
+  // `prompt_ids`: to be shown, if wanted.
   enum class Opens { kContent, kReasoning };
-  std::string First(Opens opens, const Usage& usage) const;
-  // Text that became certain. `logprobs` is JSON text or "null".
-  std::string Delta(const OutputText& text, std::string_view logprobs, const Usage& usage) const;
-  // The closing chunk of the choice.
-  std::string Last(const ChoiceEnd& end, const Usage& usage) const;
+  std::string First(size_t index, Opens opens, const Usage& usage,
+                    const std::optional<std::vector<int32_t>>& prompt_ids = std::nullopt) const;
+  // Text of a choice that became certain.
+  std::string Delta(size_t index, const ChoicePiece& piece, const Usage& usage) const;
+  // The closing chunk of a choice.
+  std::string Last(size_t index, const ChoiceEnd& end, const Usage& usage) const;
   // The chunk that include_usage asks for.
   std::string UsageChunk(const Usage& usage) const;
 

@@ -52,18 +52,23 @@ TEST(AnswerFormatTest, CompletionLogprobsKeepOffsetsAndDistinctKeys) {
 }
 
 TEST(AnswerFormatTest, WholeAnswers) {
-  WholeAnswer answer;
+  std::vector<ChoiceAnswer> choices(1);
+  ChoiceAnswer& answer = choices[0];
   answer.text = {"why", "what"};
   answer.has_reasoning = true;
   answer.end = {"stop", "7"};
-  const std::string chat = AnswerJson({RequestForm::kChat, "i", "m", "f", 3}, answer);
+  const std::string chat = AnswerJson({RequestForm::kChat, "i", "m", "f", 3}, choices, {});
   EXPECT_NE(chat.find("\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":"
                       "\"what\",\"reasoning_content\":\"why\",\"refusal\":null},\"logprobs\":null,"
                       "\"finish_reason\":\"stop\",\"stop_reason\":7}],\"usage\":{"),
             std::string::npos)
       << chat;
-  const std::string text = AnswerJson({RequestForm::kCompletion, "i", "m", "f", 3}, answer);
+  const std::string text = AnswerJson({RequestForm::kCompletion, "i", "m", "f", 3}, choices, {});
   EXPECT_NE(text.find("{\"index\":0,\"text\":\"what\",\"logprobs\":null"), std::string::npos);
+  choices.push_back({.index = 1, .ids = std::vector<int32_t>{4}});
+  const std::string two = AnswerJson({RequestForm::kChat, "i", "m", "f", 3}, choices, {});
+  EXPECT_NE(two.find("},{\"index\":1,"), std::string::npos);
+  EXPECT_NE(two.find("\"token_ids\":[4]}],\"usage\""), std::string::npos) << two;
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ class FakeControl final : public coordinator::FrontDoor {
 
   absl::Status TrySubmit(coordinator::SubmitRequest request) override {
     const std::lock_guard lock(mutex_);
-    if (!refusal_.ok()) return refusal_;
+    if (!refusal_.ok() && accepted_before_refusal_ == 0) return refusal_;
+    if (!refusal_.ok()) --accepted_before_refusal_;
     Sequence sequence{std::move(request), {}, 0, 0};
     sequence.ids = script_(sequence.request);
     submitted_.push_back(sequence.request);
@@ -56,6 +57,12 @@ class FakeControl final : public coordinator::FrontDoor {
   // What TrySubmit answers from now on.
   void Refuse(absl::Status refusal) {
     const std::lock_guard lock(mutex_);
+    refusal_ = std::move(refusal);
+  }
+  // The same after so many more requests.
+  void RefuseAfter(size_t accepted, absl::Status refusal) {
+    const std::lock_guard lock(mutex_);
+    accepted_before_refusal_ = accepted;
     refusal_ = std::move(refusal);
   }
   // Sequences stand still, or fail with `error` at their next step, or run.
@@ -163,6 +170,7 @@ class FakeControl final : public coordinator::FrontDoor {
   std::deque<coordinator::SubmitRequest> submitted_;
   std::deque<protocol::RequestId> cancelled_;
   absl::Status refusal_;
+  size_t accepted_before_refusal_ = 0;
   absl::Status error_;
   size_t burst_ = 1;
   bool hold_ = false;

@@ -116,6 +116,10 @@ std::vector<Case> TypeCases() {
       Invalid(kText, R"({"prompt":[1,"a"]})", "prompt[1]", "is a string; expected a token id"),
       Invalid(kText, R"({"prompt":[1,4096]})", "prompt[1]", "is 4096; accepted: 0 to 4095"),
       Invalid(kText, R"({"prompt":[1,-1]})", "prompt[1]", "is -1"),
+      Invalid(kText, R"({"prompt":["a",[1,-1]]})", "prompt[1][1]", "is -1"),
+      Invalid(kText, R"({"prompt":["a",[]]})", "prompt[1]", "has no token ids"),
+      Invalid(kText, R"({"prompt":["a",7]})", "prompt[1]", "is an integer; expected a string or"),
+      Invalid(kText, R"({"prompt":[["a"]]})", "prompt[0][0]", "is a string; expected a token id"),
       Invalid(kText, R"({"model":"tiny-v41"})", "prompt", "is missing"),
   };
 }
@@ -209,7 +213,7 @@ std::vector<Case> MessageCases() {
 
 std::vector<Case> UnsupportedCases() {
   return {
-      Unsupported(kChat, Chat(R"("n":2)"), "n", "is 2"),
+      Unsupported(kChat, Chat(R"("prompt_logprobs":0)"), "prompt_logprobs"),
       Unsupported(kChat,
                   Chat(R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])"),
                   "tools[0].function.strict"),
@@ -221,8 +225,7 @@ std::vector<Case> UnsupportedCases() {
       Unsupported(kChat, Chat(R"("chat_template_kwargs":{"custom":1})"),
                   "chat_template_kwargs.custom", "thinking, enable_thinking"),
       Unsupported(kText, Text(R"("suffix":"x")"), "suffix"),
-      Unsupported(kText, Text(R"("echo":true)"), "echo"),
-      Unsupported(kText, R"({"prompt":["a","b"]})", "prompt", "one a request"),
+      Unsupported(kText, Text(R"("echo":true,"logprobs":1)"), "echo", "with logprobs"),
   };
 }
 

@@ -19,33 +19,44 @@ std::string Chunk(std::string_view rest) { return kChatHead + std::string(rest) 
 
 TEST(SseWriterTest, WritesChatChunks) {
   const SseWriter writer(kChat, SseWriter::ChunkUsage::kNone);
-  EXPECT_EQ(writer.First(SseWriter::Opens::kContent, {}),
+  EXPECT_EQ(writer.First(0, SseWriter::Opens::kContent, {}),
             Chunk("{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
                   "\"logprobs\":null,\"finish_reason\":null}]"));
-  EXPECT_EQ(writer.First(SseWriter::Opens::kReasoning, {}),
+  EXPECT_EQ(writer.First(0, SseWriter::Opens::kReasoning, {}),
             Chunk("{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":null},"
                   "\"logprobs\":null,\"finish_reason\":null}]"));
-  EXPECT_EQ(writer.Delta({"", "a\nb"}, "null", {}),
+  EXPECT_EQ(writer.Delta(0, {{"", "a\nb"}}, {}),
             Chunk("{\"index\":0,\"delta\":{\"content\":\"a\\nb\"},\"logprobs\":null,"
                   "\"finish_reason\":null}]"));
-  EXPECT_EQ(writer.Delta({"r", ""}, "null", {}),
+  EXPECT_EQ(writer.Delta(0, {{"r", ""}}, {}),
             Chunk("{\"index\":0,\"delta\":{\"reasoning_content\":\"r\"},\"logprobs\":null,"
                   "\"finish_reason\":null}]"));
-  EXPECT_EQ(writer.Delta({"r", "c"}, "{}", {}),
+  EXPECT_EQ(writer.Delta(0, {{"r", "c"}, "{}"}, {}),
             Chunk("{\"index\":0,\"delta\":{\"reasoning_content\":\"r\",\"content\":\"c\"},"
                   "\"logprobs\":{},\"finish_reason\":null}]"));
-  EXPECT_EQ(writer.Last({"stop", "\"x\""}, {}),
+  EXPECT_EQ(writer.Last(0, {"stop", "\"x\""}, {}),
             Chunk("{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\","
                   "\"stop_reason\":\"x\"}]"));
 }
 
+TEST(SseWriterTest, NamesTheChoiceAndItsIds) {
+  const SseWriter writer(kChat, SseWriter::ChunkUsage::kNone);
+  EXPECT_EQ(writer.Delta(2, {{"", "a"}, "null", std::vector<int32_t>{7, 8}}, {}),
+            Chunk("{\"index\":2,\"delta\":{\"content\":\"a\"},\"logprobs\":null,"
+                  "\"finish_reason\":null,\"token_ids\":[7,8]}]"));
+  EXPECT_NE(writer.First(1, SseWriter::Opens::kContent, {}, std::vector<int32_t>{3})
+                .find("{\"index\":1,\"delta\":"),
+            std::string::npos);
+  EXPECT_NE(writer.Last(3, {"stop"}, {}).find("{\"index\":3,"), std::string::npos);
+}
+
 TEST(SseWriterTest, WritesTextChunks) {
   const SseWriter writer(kText, SseWriter::ChunkUsage::kNone);
-  const std::string event = writer.Delta({"", "t"}, "null", {});
+  const std::string event = writer.Delta(0, {{"", "t"}}, {});
   EXPECT_NE(event.find("\"object\":\"text_completion\""), std::string::npos);
   EXPECT_NE(event.find("{\"index\":0,\"text\":\"t\",\"logprobs\":null,\"finish_reason\":null}"),
             std::string::npos);
-  EXPECT_NE(writer.Last({"length"}, {})
+  EXPECT_NE(writer.Last(0, {"length"}, {})
                 .find("\"text\":\"\",\"logprobs\":null,\"finish_reason\":"
                       "\"length\",\"stop_reason\":null"),
             std::string::npos);
@@ -54,9 +65,9 @@ TEST(SseWriterTest, WritesTextChunks) {
 TEST(SseWriterTest, CarriesUsage) {
   const Usage usage{.prompt_tokens = 2, .completion_tokens = 3};
   const SseWriter null(kChat, SseWriter::ChunkUsage::kNull);
-  EXPECT_NE(null.Last({"stop"}, usage).find("],\"usage\":null}\n\n"), std::string::npos);
+  EXPECT_NE(null.Last(0, {"stop"}, usage).find("],\"usage\":null}\n\n"), std::string::npos);
   const SseWriter so_far(kChat, SseWriter::ChunkUsage::kSoFar);
-  EXPECT_NE(so_far.Last({"stop"}, usage).find("],\"usage\":{\"prompt_tokens\":2,"),
+  EXPECT_NE(so_far.Last(0, {"stop"}, usage).find("],\"usage\":{\"prompt_tokens\":2,"),
             std::string::npos);
   EXPECT_NE(null.UsageChunk(usage).find("\"choices\":[],\"usage\":{\"prompt_tokens\":2,"
                                         "\"completion_tokens\":3,\"total_tokens\":5"),

@@ -230,6 +230,40 @@ TEST(ServingTest, S5DemandedCallsComeAndDraftsChangeNothing) {
   EXPECT_GT(CountOf(server, "skein_spec_accepted_tokens_total", "method=\"provided\""), 0);
 }
 
+// The texts of the choices of a completion, by index.
+std::vector<std::string> CompletionTexts(uint16_t port, const std::string& fields) {
+  protocol::HttpCall call;
+  call.port = port;
+  call.method = "POST";
+  call.target = "/v1/completions";
+  call.body = R"({"max_tokens":12,"temperature":1,)" + fields + "}";
+  const auto answer = protocol::CallHttp(call);
+  EXPECT_TRUE(answer.ok() && answer->status == 200) << answer.status();
+  std::vector<std::string> texts;
+  const auto body = protocol::ParseJson(answer.ok() ? answer->body : "{}");
+  for (const JsonValue& choice : body->Find("choices")->elements()) {
+    EXPECT_EQ(choice.Find("index")->AsUint64("index").value(), texts.size());
+    texts.emplace_back(choice.Find("text")->string());
+  }
+  return texts;
+}
+
+TEST(ServingTest, AChoiceEqualsTheRequestOfItsPromptAndSeed) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady()) << server.output();
+  std::vector<std::string> alone;
+  for (const char* prompt : {"\"The\"", "[70,71,72]"}) {
+    for (const char* seed : {"21", "22", "23"}) {
+      alone.push_back(CompletionTexts(server.port(),
+                                      R"("prompt":)" + std::string(prompt) + R"(,"seed":)" + seed)
+                          .front());
+    }
+  }
+  EXPECT_EQ(CompletionTexts(server.port(), R"("prompt":["The",[70,71,72]],"n":3,"seed":21)"),
+            alone);
+  EXPECT_GT(std::set<std::string>(alone.begin(), alone.end()).size(), 2u);
+}
+
 TEST(ServingTest, StreamsTheCapitalAndTheColour) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady()) << server.output();

@@ -1,0 +1,84 @@
+// Thread: the listener's.
+// Must never: make a sequence that the context does not hold.
+#include "coordinator/api/submission.h"
+
+#include <utility>
+
+#include "coordinator/api/logit_edits.h"
+#include "protocol/base/strings.h"
+
+namespace skein::coordinator {
+namespace {
+
+// The stop conditions behind a prompt of `size` tokens.
+ApiOr<protocol::StopConditions> FitLengths(const GenerationParams& params, int64_t size,
+                                           const SubmissionParts& parts) {
+  const int64_t context = parts.max_model_len;
+  const int64_t wanted = params.max_tokens.value_or(1);
+  if (size + wanted > context) return ContextLengthExceeded(size, wanted, context);
+  protocol::StopConditions stop = params.stop;
+  stop.max_tokens = params.max_tokens.value_or(static_cast<int32_t>(context - size));
+  if (stop.min_tokens > stop.max_tokens) {
+    return InvalidValue("min_tokens",
+                        protocol::Concat("min_tokens is ", stop.min_tokens, "; at most ",
+                                         stop.max_tokens, " tokens fit behind the prompt"));
+  }
+  if (!stop.ignore_eos) stop.stop_token_ids.push_back(parts.chat.eos_id());
+  return stop;
+}
+
+OutputOptions OutputOf(const GenerationParams& params, const GenerationInput& input,
+                       const SubmissionParts& parts, uint64_t number) {
+  OutputOptions options;
+  options.form = input.form == RequestForm::kCompletion ? OutputForm::kRaw : OutputForm::kChat;
+  options.starts_in_reasoning = input.starts_in_reasoning;
+  options.end_think_id = parts.chat.end_think_id();
+  options.stop = params.stop_strings;
+  options.dsml_id = parts.chat.dsml_id();
+  options.calls.tools = input.tools;
+  options.calls.call_id = [&ids = parts.ids, number](size_t index) {
+    return ids.CallId(number, index);
+  };
+  return options;
+}
+
+}  // namespace
+
+ApiOr<Submission> MakeSubmission(GenerationParams params, GenerationInput input,
+                                 const SubmissionParts& parts) {
+  if (auto error = SetEdits(parts.tokenizer, &params)) return *error;
+  Submission submission;
+  for (const PromptTokens& prompt : input.prompts) {
+    const auto size = static_cast<int64_t>(prompt.ids.size());
+    auto stop = FitLengths(params, size, parts);
+    if (const auto* error = std::get_if<ApiError>(&stop)) return *error;
+    for (uint32_t k = 0; k < params.n; ++k) {
+      const uint64_t number = parts.next_number();
+      SubmitRequest& request = submission.requests.emplace_back();
+      request.id = protocol::RequestId(number);
+      request.prompt_ids = prompt.ids;
+      request.sampling = params.sampling;
+      request.sampling.seed =
+          params.sampling.has_seed ? params.sampling.seed + k : parts.ids.SamplingSeed(number);
+      request.stop = std::get<protocol::StopConditions>(stop);
+      request.speculation = params.speculation;
+      request.constraint = input.constraint;
+      request.priority = params.priority;
+      request.cache_salt = params.cache_salt;
+      request.arrival = parts.arrival;
+      request.deadline = parts.deadline;
+      Choice::Setup& choice = submission.choices.emplace_back();
+      choice.index = submission.choices.size() - 1;
+      choice.request = request.id;
+      choice.prompt_tokens = k == 0 ? size : 0;
+      choice.echo = prompt.echo;
+      if (params.return_ids) choice.prompt_ids = prompt.ids;
+      choice.output = OutputOf(params, input, parts, number);
+      choice.eos_id = parts.chat.eos_id();
+      choice.on_call = parts.on_call;
+    }
+  }
+  return submission;
+}
+
+}  // namespace skein::coordinator

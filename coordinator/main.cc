@@ -326,7 +326,8 @@ absl::StatusOr<protocol::Term> TakeTerm(const protocol::LoadedConfig& loaded) {
   return protocol::Term(term);
 }
 
-absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Server& server) {
+absl::Status OpenControl(const protocol::Config& config, protocol::Term term,
+                         protocol::ParentGuard* parent, Server& server) {
   SKEIN_ASSIGN_OR_RETURN(
       auto transport,
       protocol::OpenControlTransport(
@@ -341,6 +342,7 @@ absl::Status OpenControl(const protocol::Config& config, protocol::Term term, Se
   options.term = term;
   options.lease = config.transport.lease_timeout;
   options.beat_interval = config.transport.heartbeat_interval;
+  if (parent != nullptr) options.on_round = [parent] { parent->OnRound(); };
   options.on_scheduling_delay = [&server](absl::Duration late) { server.frames->Observe(late); };
   server.system = std::make_unique<protocol::ThreadedActorSystem>(options, std::move(transport));
   server.waker = std::make_unique<RoundWaker>(server.system->waker());
@@ -367,7 +369,7 @@ void BeginDrain(Server& server) {
   });
 }
 
-int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* parent, Server& server,
+int Serve(const protocol::LoadedConfig& loaded, protocol::ParentGuard* parent, Server& server,
           std::atomic<Server*>& running) {
   const protocol::Config& config = loaded.config;
   auto text = LoadText(config.model.path);
@@ -384,7 +386,7 @@ int Serve(const protocol::LoadedConfig& loaded, const protocol::ParentGuard* par
   if (!term.ok()) {
     return Fail(term.status(), absl::IsUnavailable(term.status()) ? kExitRestart : kExitConfig);
   }
-  if (absl::Status status = OpenControl(config, *term, server); !status.ok()) {
+  if (absl::Status status = OpenControl(config, *term, parent, server); !status.ok()) {
     return Fail(status, kExitConfig);
   }
   if (absl::Status status = OpenApi(loaded, server); !status.ok()) {

@@ -192,7 +192,7 @@ absl::StatusOr<std::unique_ptr<protocol::ZmqTransport>> OpenTransport(
 }
 
 int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> model,
-          const LoadOptions& options, const protocol::ParentGuard* parent, StopRequest& stop,
+          const LoadOptions& options, protocol::ParentGuard* parent, StopRequest& stop,
           std::unique_ptr<protocol::ThreadedActorSystem>& owner) {
   const protocol::Config& config = loaded.config;
   protocol::ActorSystemOptions system_options;
@@ -204,6 +204,7 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
       protocol::Incarnation(static_cast<uint64_t>(loaded.FlagOr("incarnation", 1)));
   system_options.lease = config.transport.lease_timeout;
   system_options.beat_interval = config.transport.heartbeat_interval;
+  if (parent != nullptr) system_options.on_round = [parent] { parent->OnRound(); };
   owner = std::make_unique<protocol::ThreadedActorSystem>(system_options, *std::move(transport));
   protocol::ThreadedActorSystem& system = *owner;
 

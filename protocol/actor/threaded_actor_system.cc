@@ -83,6 +83,7 @@ absl::Status ThreadedActorSystem::Run() {
     const absl::Duration wait = std::max(due - Now(), absl::ZeroDuration());
     const absl::Status polled = transport_->Poll(wait, *this);
     NoteDelay(due);
+    if (options_.on_round) options_.on_round();
     if (!polled.ok()) Stop(polled);
     if (!stopped_) FireTimers();
     if (!stopped_) TickSessions();

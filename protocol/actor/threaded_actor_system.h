@@ -31,7 +31,8 @@ struct ActorSystemOptions {
   absl::Duration beat_interval = absl::Milliseconds(100);
   absl::Duration lease = absl::Seconds(1);
   std::function<void(absl::Duration)> on_scheduling_delay;  // each wake-up by time; may be empty
-  size_t peers_max = 1024;  // sessions accepted; frames of further peers are dropped
+  std::function<void()> on_round;  // each round of the loop, on its thread; may be empty
+  size_t peers_max = 1024;         // sessions accepted; frames of further peers are dropped
 };
 
 class ThreadedActorSystem final : public ActorSystem,

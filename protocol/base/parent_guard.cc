@@ -1,4 +1,4 @@
-// The thread behind ParentGuard: poll and read on two descriptors, nothing else.
+// The thread behind ParentGuard: poll and read on two descriptors, and the answer.
 // Must never log or allocate on the way out: the process may be in any state.
 #include "protocol/base/parent_guard.h"
 
@@ -20,22 +20,7 @@
 namespace skein::protocol {
 namespace {
 
-void WatchPipe(int pipe_fd, int stop_fd) {
-  while (true) {
-    pollfd waits[2] = {{pipe_fd, POLLIN, 0}, {stop_fd, POLLIN, 0}};
-    if (::poll(waits, 2, -1) < 0) {
-      if (errno == EINTR) continue;
-      ::_exit(kExitParentGone);
-    }
-    if (waits[1].revents != 0) return;
-    if (waits[0].revents == 0) continue;
-    char byte = 0;
-    const ssize_t count = ::read(pipe_fd, &byte, 1);
-    if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) {
-      ::_exit(kExitParentGone);
-    }
-  }
-}
+constexpr std::string_view kAlive = "alive\n";
 
 }  // namespace
 
@@ -59,7 +44,31 @@ absl::StatusOr<std::unique_ptr<ParentGuard>> ParentGuard::Create(int pipe_fd) {
 }
 
 ParentGuard::ParentGuard(int pipe_fd, int stop_fd)
-    : pipe_fd_(pipe_fd), stop_fd_(stop_fd), thread_(WatchPipe, pipe_fd, stop_fd) {}
+    : pipe_fd_(pipe_fd), stop_fd_(stop_fd), thread_([this] { Watch(); }) {}
+
+void ParentGuard::Watch() const {
+  uint64_t answered = 0;  // the rounds at the last answer
+  while (true) {
+    pollfd waits[2] = {{pipe_fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+    if (::poll(waits, 2, -1) < 0) {
+      if (errno == EINTR) continue;
+      ::_exit(kExitParentGone);
+    }
+    if (waits[1].revents != 0) return;
+    if (waits[0].revents == 0) continue;
+    char byte = 0;
+    const ssize_t count = ::read(pipe_fd_, &byte, 1);
+    if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) {
+      ::_exit(kExitParentGone);
+    }
+    const uint64_t rounds = rounds_.load(std::memory_order_relaxed);
+    if (count < 0 || (rounds != 0 && rounds == answered)) continue;
+    answered = rounds;
+    // Without Report: it allocates, and the process may be in any state.
+    [[maybe_unused]] const ssize_t sent =
+        ::send(pipe_fd_, kAlive.data(), kAlive.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+}
 
 void ParentGuard::Report(std::string_view line) const {
   const std::string text = Concat(line, "\n");

@@ -1,9 +1,12 @@
-// Ends this process when its supervisor is gone: a thread waits on a pipe (or socket) whose other
-// end only the supervisor holds, and end of file means _exit(70). The thread takes no lock and
-// calls nothing of a device, so it works while every other thread is stuck. Created by main()
-// before anything that can block; must never be the only containment.
+// The child's end of its supervisor's socket. A thread waits on it: end of file means that the
+// supervisor is gone, and _exit(70); a byte is its question whether this process still works, which
+// is answered while the loop of the process goes round. The thread takes no lock and calls nothing
+// of a device, so it works while every other thread is stuck. Created by main() before anything
+// that can block; must never be the only containment.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <thread>
@@ -23,6 +26,10 @@ class ParentGuard final {
   // listen. Never blocks. Any thread.
   void Report(std::string_view line) const;
 
+  // The loop of this process went round. From the first call on the supervisor is answered (by the
+  // line "alive") only if that happened since the last answer. Any thread; takes no lock.
+  void OnRound() { rounds_.fetch_add(1, std::memory_order_relaxed); }
+
   // Ends the watch: the parent may go from here on.
   ~ParentGuard();
   ParentGuard(const ParentGuard&) = delete;
@@ -30,10 +37,12 @@ class ParentGuard final {
 
  private:
   ParentGuard(int pipe_fd, int stop_fd);
+  void Watch() const;
 
   const int pipe_fd_;
   const int stop_fd_;
-  std::thread thread_;
+  std::atomic<uint64_t> rounds_ = 0;
+  std::thread thread_;  // the last member: it uses the others
 };
 
 }  // namespace skein::protocol

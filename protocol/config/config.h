@@ -117,7 +117,8 @@ struct NodeConfig {
   absl::Duration backoff_min = absl::Milliseconds(200);
   absl::Duration backoff_max = absl::Seconds(10);
   absl::Duration stop_timeout = absl::Seconds(2);
-  int64_t strict = 0;    // 1: any degraded feature is an error
+  absl::Duration hang_timeout = absl::Seconds(10);  // zero: a child that hangs is left alone
+  int64_t strict = 0;                               // 1: any degraded feature is an error
   int64_t reap_own = 0;  // 1: what dead supervisors left is ended whatever else contains it
 };
 

@@ -47,6 +47,15 @@ std::vector<std::string> CombinationProblems(const Config& config, const LoadOpt
     problems.push_back(Concat(name_of("transport.lease_timeout"), ": must be at least three times ",
                               name_of("transport.heartbeat_interval")));
   }
+  const absl::Duration hang = config.node.hang_timeout;
+  if (hang > absl::ZeroDuration() && hang < absl::Seconds(1)) {
+    problems.push_back(Concat(name_of("node.hang_timeout"), ": ", absl::ToDoubleSeconds(hang),
+                              " is less than a second, which a healthy process may be late; give 1 "
+                              "or more, or 0 for never"));
+  } else if (hang > absl::ZeroDuration() && hang < 3 * config.transport.heartbeat_interval) {
+    problems.push_back(Concat(name_of("node.hang_timeout"), ": must be at least three times ",
+                              name_of("transport.heartbeat_interval"), ", or 0 for never"));
+  }
   if (config.node.backoff_max < config.node.backoff_min) {
     problems.push_back(Concat(name_of("node.backoff_max"), ": must not be shorter than ",
                               name_of("node.backoff_min")));

@@ -188,6 +188,11 @@ constexpr ConfigKey kKeys[] = {
      3600, "", "seconds", "longest pause between restarts"},
     {"node.stop_timeout", "stop-timeout", &At<&Config::node, &NodeConfig::stop_timeout>, 0.05, 3600,
      "", "seconds", "how long a process may take to end before it is killed"},
+    {"node.hang_timeout", "hang-timeout", &At<&Config::node, &NodeConfig::hang_timeout>, 0, kDay,
+     "", "seconds",
+     "a process that answers its supervisor no more for so long is killed and started again; 0: "
+     "never, "
+     "as for a debugger"},
     {"node.strict", "strict", &At<&Config::node, &NodeConfig::strict>, 0, 1, "", "",
      "1: a feature that is missing ends the start, as if all of them were required"},
     {"node.reap_own", "reap-own", &At<&Config::node, &NodeConfig::reap_own>, 0, 1, "", "",

@@ -78,7 +78,7 @@ absl::StatusOr<std::unique_ptr<protocol::ZmqTransport>> OpenTransport(
 }
 
 int Serve(const protocol::LoadedConfig& loaded, const MockSpeed& speed,
-          const protocol::ParentGuard* parent, StopRequest& stop,
+          protocol::ParentGuard* parent, StopRequest& stop,
           std::unique_ptr<protocol::ThreadedActorSystem>& system) {
   const protocol::Config& config = loaded.config;
   protocol::ActorSystemOptions options;
@@ -89,6 +89,7 @@ int Serve(const protocol::LoadedConfig& loaded, const MockSpeed& speed,
       protocol::Incarnation(static_cast<uint64_t>(loaded.FlagOr("incarnation", 1)));
   options.lease = config.transport.lease_timeout;
   options.beat_interval = config.transport.heartbeat_interval;
+  if (parent != nullptr) options.on_round = [parent] { parent->OnRound(); };
   system = std::make_unique<protocol::ThreadedActorSystem>(options, *std::move(transport));
   worker::WorkerActorOptions actor;
   actor.registration.build = SKEIN_VERSION;

@@ -43,5 +43,21 @@ TEST(ConfigCombinationsTest, FaultsAreForLoopbackAlone) {
                           "for tests on 127.0.0.1"));
 }
 
+TEST(ConfigCombinationsTest, AHangIsLongerThanAHealthyProcessMayBeLate) {
+  Config config;
+  config.node.hang_timeout = absl::ZeroDuration();
+  EXPECT_THAT(Problems(config), IsEmpty()) << "never";
+  config.node.hang_timeout = absl::Milliseconds(500);
+  EXPECT_THAT(Problems(config),
+              ElementsAre("node.hang_timeout: 0.5 is less than a second, which a healthy process "
+                          "may be late; give 1 or more, or 0 for never"));
+  config.node.hang_timeout = absl::Seconds(2);
+  config.transport.heartbeat_interval = absl::Seconds(1);
+  config.transport.heartbeat_timeout = absl::Seconds(3);
+  config.transport.lease_timeout = absl::Seconds(5);
+  EXPECT_THAT(Problems(config), ElementsAre("node.hang_timeout: must be at least three times "
+                                            "transport.heartbeat_interval, or 0 for never"));
+}
+
 }  // namespace
 }  // namespace skein::protocol

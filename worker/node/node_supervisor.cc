@@ -109,6 +109,7 @@ int NodeSupervisor::Run() {
     CollectEnds(now);
     StartDue(now);
     EndOverdue(now);
+    EndHung(now);
     AdvancePhase(now);
     TickSigns(now);
     if (abandoned_ || (phase_ != Phase::kRunning && !AnyRunning(std::nullopt))) break;
@@ -187,6 +188,7 @@ void NodeSupervisor::StartChild(Child& child, absl::Time now) {
   }
   child.trial_end =
       child.program.on_trial() ? now + options_.start_timeout : absl::InfiniteFuture();
+  child.pulse.Restart(now);
   const uint64_t key = static_cast<uint64_t>(
       std::find_if(children_.begin(), children_.end(),
                    [&child](const auto& other) { return other.get() == &child; }) -
@@ -203,7 +205,9 @@ void NodeSupervisor::StartChild(Child& child, absl::Time now) {
 absl::Time NodeSupervisor::NextDeadline() const {
   absl::Time next = std::min(phase_end_, hard_end_);
   for (const auto& child : children_) {
-    next = std::min(next, child->process.has_value() ? child->trial_end : child->start_at);
+    next =
+        std::min(next, child->process.has_value() ? std::min(child->trial_end, child->pulse.next())
+                                                  : child->start_at);
     next = std::min(next, child->output.settle_at());
   }
   if (options_.life != nullptr) next = std::min(next, options_.life->next());
@@ -334,6 +338,10 @@ void NodeSupervisor::OnLink(Child& child) {
        end = child.report.find('\n')) {
     const std::string line = child.report.substr(0, end);
     child.report.erase(0, end + 1);
+    if (line == "alive") {
+      child.pulse.OnAnswer();
+      continue;
+    }
     child.trial_end = absl::InfiniteFuture();
     if (line.rfind("ready", 0) == 0) OnReady(child);
     if (options_.on_report) options_.on_report(child.spec, line);
@@ -365,6 +373,23 @@ void NodeSupervisor::EndOverdue(absl::Time now) {
         .Field("after_s", absl::ToDoubleSeconds(options_.start_timeout));
     child->trial_end = absl::InfiniteFuture();
     child->overdue = true;
+    child->process->Kill();
+  }
+}
+
+// Children that answer no more: stopped, or with a loop that stands still. Their requests moved
+// when the lease ended; what is missing is the process.
+void NodeSupervisor::EndHung(absl::Time now) {
+  for (const auto& child : children_) {
+    if (!child->process.has_value()) continue;
+    const int pid = child->process->pid();
+    if (!child->pulse.Ask(child->process->link_fd(), pid, now)) continue;
+    SKEIN_LOG(kError, "child answers no more and is killed")
+        .Field("child", child->spec.name)
+        .Field("pid", pid)
+        .Field("reason", WhySilent(pid))
+        .Field("hang_timeout_s", absl::ToDoubleSeconds(options_.node.hang_timeout));
+    child->overdue = child->program.on_trial();
     child->process->Kill();
   }
 }

@@ -20,6 +20,7 @@
 #include "protocol/config/config.h"
 #include "worker/node/child_output.h"
 #include "worker/node/child_process.h"
+#include "worker/node/child_pulse.h"
 #include "worker/node/containment.h"
 #include "worker/node/life_signs.h"
 #include "worker/node/line_output.h"
@@ -75,11 +76,15 @@ class NodeSupervisor final {
 
   struct Child {
     Child(ChildSpec child_spec, const protocol::NodeConfig& limits, LineOutput& to)
-        : spec(std::move(child_spec)), policy(limits), output(spec.name, to) {}
+        : spec(std::move(child_spec)),
+          policy(limits),
+          output(spec.name, to),
+          pulse(limits.hang_timeout) {}
     ChildSpec spec;
     RestartPolicy policy;
     ProgramHistory program;
     ChildOutput output;
+    ChildPulse pulse;
     std::optional<ChildProcess> process;
     absl::Time start_at;     // when not running; InfiniteFuture: never
     uint64_t counter = 0;    // term or incarnation of the newest process
@@ -113,6 +118,7 @@ class NodeSupervisor final {
   void Restart(Child& child, const ChildEnd& end, absl::Time now);
   bool GoBack(Child& child, const ChildEnd& end, absl::Time now);
   void EndOverdue(absl::Time now);
+  void EndHung(absl::Time now);
   void RetryReplaced(absl::Time now);
   void AdvancePhase(absl::Time now);
   void EnterStopping(absl::Time now);

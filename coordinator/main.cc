@@ -295,8 +295,9 @@ absl::Status OpenAdmin(const protocol::LoadedConfig& loaded, Server& server) {
   options.host = address.host;
   options.port = address.port.value_or(0);
   if (!config.admin.token_file.empty()) {
-    SKEIN_ASSIGN_OR_RETURN(options.token,
-                           protocol::ReadAdminToken("admin.token_file", config.admin.token_file));
+    SKEIN_ASSIGN_OR_RETURN(
+        options.token,
+        protocol::ReadAdminToken("admin.token_file (--admin-token-file)", config.admin.token_file));
   }
   options.identity = {SKEIN_VERSION,
                       absl::StrCat(protocol::kProtocolMajor, ".", protocol::kProtocolMinor),
@@ -305,7 +306,12 @@ absl::Status OpenAdmin(const protocol::LoadedConfig& loaded, Server& server) {
   options.health = [&server](HealthProbe probe) { return Health(*server.door, probe); };
   options.metrics_text = [config, &server] { return MetricsText(config, server); };
   options.metrics_content_type = std::string(protocol::kMetricsContentType);
-  SKEIN_ASSIGN_OR_RETURN(server.admin, AdminServer::Create(std::move(options), *server.operators));
+  auto admin = AdminServer::Create(std::move(options), *server.operators);
+  if (!admin.ok()) {
+    return absl::FailedPreconditionError(
+        protocol::Concat("admin.listen (--admin-listen): ", protocol::StatusText(admin.status())));
+  }
+  server.admin = *std::move(admin);
   server.admin->Start();
   SKEIN_LOG(kInfo, "operators are served").Field("address", config.admin.listen);
   return absl::OkStatus();

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "absl/status/status.h"
+#include "protocol/base/directory_probe.h"
 #include "protocol/base/fingerprint.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -98,18 +99,6 @@ absl::Status WriteTerm(const std::string& directory, const std::string& path, ui
   return absl::OkStatus();
 }
 
-// That a file of a few bytes can be written, at `path` for a moment.
-absl::Status WriteProbe(const std::string& path) {
-  const OpenFile file(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  const std::string text = FileText(0);
-  const bool written = file.valid() && ::write(file.get(), text.data(), text.size()) ==
-                                           static_cast<ssize_t>(text.size());
-  const int error = errno;
-  if (file.valid()) ::unlink(path.c_str());
-  return written ? absl::OkStatus() : absl::UnavailableError(std::strerror(error));
-}
-
 bool IsPrivate(const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
@@ -118,33 +107,36 @@ bool IsPrivate(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ChooseStateDirectory(std::string_view configured,
-                                                 std::string_view run_base,
-                                                 std::string_view preferred) {
+absl::StatusOr<std::string> TryStateDirectory(std::string_view configured,
+                                              std::string_view run_base,
+                                              std::string_view preferred) {
   std::string path(configured);
   if (configured.empty()) {
     path = preferred;
-    if (IsPrivate(path) && ::access(path.c_str(), W_OK) == 0) return path;
+    if (IsPrivate(path) && TryDirectory(path, Durability::kFsync).ok()) return path;
     path = Concat(run_base, "/skein-state.", ::geteuid());
   }
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+  const auto refuse = [&path](std::string_view reason) {
     return absl::InvalidArgumentError(
-        Concat("node.state_directory (--state-directory): cannot "
-               "make ",
-               path, ": ", std::strerror(errno)));
-  }
-  if (!IsPrivate(path)) {
-    return absl::InvalidArgumentError(
-        Concat("node.state_directory (--state-directory): ", path,
-               " must be a directory of this user that nobody else can write"));
+        Concat("node.state_directory (--state-directory): ", path, ": ", reason));
+  };
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0 && !IsPrivate(path)) {
+    return refuse("must be a directory of this user that nobody else can write");
   }
   // Known at the start, not when the first term is due: read-only and full disks, /proc.
-  const std::string probe = Concat(path, "/probe.", ::getpid());
-  const absl::Status written = WriteProbe(probe);
-  if (written.ok()) return path;
-  return absl::InvalidArgumentError(
-      Concat("node.state_directory (--state-directory): nothing can be written in ", path, ": ",
-             StatusText(written), "; make room there or choose another"));
+  const absl::Status tried = TryDirectory(path, Durability::kFsync);
+  if (!tried.ok()) return refuse(Concat(StatusText(tried), "; make room there or choose another"));
+  return path;
+}
+
+absl::StatusOr<std::string> ChooseStateDirectory(std::string_view configured,
+                                                 std::string_view run_base,
+                                                 std::string_view preferred) {
+  SKEIN_ASSIGN_OR_RETURN(std::string path, TryStateDirectory(configured, run_base, preferred));
+  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return path;
+  return absl::InvalidArgumentError(Concat("node.state_directory (--state-directory): ", path,
+                                           ": cannot be made: ", std::strerror(errno)));
 }
 
 uint64_t SecondsSinceBoot() {
@@ -152,6 +144,8 @@ uint64_t SecondsSinceBoot() {
   ::clock_gettime(CLOCK_BOOTTIME, &now);
   return static_cast<uint64_t>(now.tv_sec);
 }
+
+absl::Status TermFile::Check() const { return ReadTerm(path()).status(); }
 
 absl::StatusOr<uint64_t> TermFile::Next(uint64_t floor) const {
   const OpenFile lock(

@@ -15,8 +15,14 @@ namespace skein::protocol {
 // Where state goes without configuration, if it is there and can be written.
 inline constexpr std::string_view kDefaultStateDirectory = "/var/lib/skein";
 
-// The directory for state: `configured`, made when missing; empty: `preferred`, else a private one
-// in `run_base`. InvalidArgument when it cannot be written.
+// The directory for state: `configured`; empty: `preferred` if it is there and can be written, else
+// a private one in `run_base`. InvalidArgument when what is written there would not last, or others
+// could write it. Leaves nothing behind.
+absl::StatusOr<std::string> TryStateDirectory(std::string_view configured,
+                                              std::string_view run_base,
+                                              std::string_view preferred);
+
+// The same, and makes it when it is missing.
 absl::StatusOr<std::string> ChooseStateDirectory(std::string_view configured,
                                                  std::string_view run_base,
                                                  std::string_view preferred);
@@ -32,6 +38,9 @@ class TermFile final {
   // The next term: at least `floor` and larger than every one before; it is on the disk when this
   // returns. FailedPrecondition when the file is torn, Unavailable when it cannot be written.
   absl::StatusOr<uint64_t> Next(uint64_t floor) const;
+
+  // That the file is absent or whole; FailedPrecondition as above. Changes nothing.
+  absl::Status Check() const;
 
   std::string path() const { return directory_ + "/term"; }
 

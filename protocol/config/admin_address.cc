@@ -1,6 +1,8 @@
 #include "protocol/config/admin_address.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "absl/strings/numbers.h"
@@ -46,6 +48,11 @@ absl::StatusOr<AdminAddress> ParseAdminAddress(std::string_view text) {
 
 absl::StatusOr<std::string> ReadAdminToken(std::string_view source, const std::string& path) {
   std::ifstream file(path);
+  if (!file) {
+    return absl::InvalidArgumentError(
+        Concat(source, ": ", path, " cannot be read: ", std::strerror(errno),
+               "; write the token into its first line, or name another file"));
+  }
   std::string token(kTokenBytesMax + 1, '\0');
   file.read(token.data(), static_cast<std::streamsize>(token.size()));
   token.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
@@ -53,9 +60,10 @@ absl::StatusOr<std::string> ReadAdminToken(std::string_view source, const std::s
   const bool visible =
       std::all_of(token.begin(), token.end(), [](char c) { return c > 0x20 && c < 0x7F; });
   if (token.empty() || token.size() > kTokenBytesMax || !visible) {
-    return absl::InvalidArgumentError(Concat(source, ": the first line of ", path,
-                                             " is no token: 1 to ", kTokenBytesMax,
-                                             " visible characters without spaces"));
+    return absl::InvalidArgumentError(
+        Concat(source, ": the first line of ", path, " is no token: 1 to ", kTokenBytesMax,
+               " visible characters without spaces; write one, as openssl rand -hex 32 "
+               "makes it"));
   }
   return token;
 }

@@ -71,10 +71,10 @@ std::vector<std::string> CombinationProblems(const Config& config, const LoadOpt
                               ": auto is resolved by skein serve only; name one, for example cpu"));
   }
   const std::string& endpoint = config.transport.control_endpoint;
-  if (!endpoint.empty() && endpoint.compare(0, 6, "ipc://") != 0 &&
-      endpoint.compare(0, 6, "tcp://") != 0) {
+  if (!endpoint.empty() && !endpoint.starts_with("ipc:///") && !endpoint.starts_with("tcp://")) {
     problems.push_back(Concat(name_of("transport.control_endpoint"), ": \"", endpoint,
-                              "\" is neither ipc:///path nor tcp://address:port"));
+                              "\" is neither ipc:///path, with an absolute path, nor "
+                              "tcp://address:port"));
   }
   CheckOperator(config, name_of, problems);
   return problems;

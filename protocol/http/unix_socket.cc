@@ -23,9 +23,22 @@ absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
   return address;
 }
 
-absl::Status Failed(const std::string& path, const char* what) {
+absl::Status Failed(const std::string& path, const char* what, const char* remedy = "") {
   return absl::UnavailableError("cannot " + std::string(what) + " " + path + ": " +
-                                std::strerror(errno));
+                                std::strerror(errno) + remedy);
+}
+
+// What helps against a failed bind.
+const char* Remedy(int error) {
+  switch (error) {
+    case EADDRINUSE:
+      return "; a file that is no socket is there: remove it or choose another path";
+    case ENOENT:
+    case ENOTDIR:
+      return "; make its directory or choose another path";
+    default:
+      return "; choose another path";
+  }
 }
 
 int Open() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
@@ -78,7 +91,7 @@ absl::StatusOr<int> ListenUnix(const std::string& path, int backlog) {
       ::listen(fd, backlog) == 0) {
     return fd;
   }
-  const absl::Status failed = Failed(path, "listen on");
+  const absl::Status failed = Failed(path, "listen on", Remedy(errno));
   ::close(fd);
   return failed;
 }

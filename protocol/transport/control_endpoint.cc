@@ -31,8 +31,9 @@ absl::Status CheckIpcPath(std::string_view path, std::string_view endpoint) {
   const std::string directory(path.substr(0, std::max<size_t>(path.rfind('/'), 1)));
   struct stat status {};
   if (::stat(directory.c_str(), &status) != 0) {
-    return absl::InvalidArgumentError(
-        Concat(endpoint, ": directory ", directory, ": ", std::strerror(errno)));
+    return absl::InvalidArgumentError(Concat(endpoint, ": directory ", directory, ": ",
+                                             std::strerror(errno),
+                                             "; make it, with mode 0700, or choose another"));
   }
   if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0077) != 0) {
     return absl::InvalidArgumentError(
@@ -96,10 +97,16 @@ absl::Status CheckTcpAddress(std::string_view address, std::string_view endpoint
 }  // namespace
 
 absl::Status CheckControlEndpoint(std::string_view endpoint, bool has_keys) {
-  if (endpoint.substr(0, 6) == "ipc://") return CheckIpcPath(endpoint.substr(6), endpoint);
-  if (NeedsKeys(endpoint)) return CheckTcpAddress(endpoint.substr(6), endpoint, has_keys);
-  return absl::InvalidArgumentError(
+  absl::Status status = absl::InvalidArgumentError(
       Concat("\"", endpoint, "\" is no control endpoint; use ipc:///path or tcp://ADDRESS:PORT"));
+  if (endpoint.starts_with("ipc://")) {
+    status = CheckIpcPath(endpoint.substr(6), endpoint);
+  } else if (NeedsKeys(endpoint)) {
+    status = CheckTcpAddress(endpoint.substr(6), endpoint, has_keys);
+  }
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      Concat("transport.control_endpoint (--control-endpoint): ", StatusText(status)));
 }
 
 }  // namespace skein::protocol

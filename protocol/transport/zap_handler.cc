@@ -54,6 +54,33 @@ std::string KeyOf(const std::vector<std::string>& question) {
   return text.data();
 }
 
+// Why a handshake failed, from the first frame of its event: number and value in the machine's
+// order.
+std::string WhyFailed(const std::string& event) {
+  uint16_t number = 0;
+  uint32_t value = 0;
+  if (event.size() < sizeof number + sizeof value) return "unknown";
+  std::memcpy(&number, event.data(), sizeof number);
+  std::memcpy(&value, event.data() + sizeof number, sizeof value);
+  if (number == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+    return "it left in the middle, as one without CURVE may do";
+  if (value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC) {
+    return "it encrypts for another key; its transport.curve_server_key must be the public key of "
+           "this coordinator";
+  }
+  if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
+    return "it does not speak CURVE; a worker needs transport.curve_server_key";
+  }
+  return Concat("it does not keep to the protocol (", value, ")");
+}
+
+// Who is not on the list was told of already, by its key.
+bool IsListed(const std::string& event) {
+  uint16_t number = 0;
+  if (event.size() >= sizeof number) std::memcpy(&number, event.data(), sizeof number);
+  return number != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ZapHandler>> ZapHandler::Create(void* context,
@@ -119,7 +146,13 @@ void ZapHandler::Reload() {
     return;
   }
   allowed_ = *std::move(keys);
-  SKEIN_LOG(kInfo, "allow-list read").Field("keys", static_cast<uint64_t>(allowed_.size()));
+  if (!allowed_.empty()) {
+    SKEIN_LOG(kInfo, "allow-list read").Field("keys", static_cast<uint64_t>(allowed_.size()));
+    return;
+  }
+  SKEIN_LOG(kWarn, "the allow-list is empty, no worker may come in")
+      .Field("file", file_)
+      .Field("fix", "write the public key of each worker in a line; it is read again by itself");
 }
 
 bool ZapHandler::Allows(const std::string& key) {
@@ -148,7 +181,13 @@ void ZapHandler::Answer() {
 
 uint64_t ZapHandler::TakeDenied() {
   uint64_t denied = 0;
-  while (events_ != nullptr && Receive(events_)) ++denied;
+  while (events_ != nullptr) {
+    const auto event = Receive(events_);
+    if (!event) break;
+    ++denied;
+    if (event->empty() || !IsListed(event->front())) continue;
+    SKEIN_LOG(kWarn, "peer turned away").Field("reason", WhyFailed(event->front()));
+  }
   return denied;
 }
 

@@ -18,6 +18,7 @@
 #include <zmq.h>
 
 #include "protocol/base/clock.h"
+#include "protocol/base/log.h"
 #include "protocol/base/retry_pause.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -36,6 +37,8 @@ constexpr absl::Duration kRedialFirst = absl::Milliseconds(50);
 constexpr absl::Duration kRedialMax = absl::Milliseconds(2500);
 constexpr int kConnectTimeoutMs = 2000;
 constexpr int kLost = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED;
+// Connections in a row that ended before a word until somebody is told; the first may be bad luck.
+constexpr int kHangUpsTold = 3;
 constexpr int kTcpRetransmitMs = 1000;
 constexpr int kMessagesPerPollMax = 256;  // per socket, so that timers are not starved
 
@@ -101,6 +104,15 @@ int ToMilliseconds(absl::Duration duration) {
       std::min<int64_t>(absl::ToInt64Milliseconds(duration + absl::Microseconds(999)), 60'000));
 }
 
+// The next event of a dialled socket, which was lost, says that it had been connected.
+bool WasAccepted(void* events) {
+  Part event;
+  uint16_t number = 0;
+  if (!event.Receive(events) || event.bytes().size() < sizeof number) return false;
+  std::memcpy(&number, event.bytes().data(), sizeof number);
+  return number == ZMQ_EVENT_DISCONNECTED;
+}
+
 // Somebody accepts connections at this ipc endpoint. ZeroMQ would take its path away unseen.
 bool IsServed(std::string_view endpoint) {
   constexpr std::string_view kIpc = "ipc://";
@@ -156,11 +168,15 @@ class ZmqTransport::Impl {
     ZmqSocket events;  // that it was lost
     RetryPause pause{kRedialFirst, kRedialMax};
     absl::Time dial_at = absl::InfinitePast();
+    bool has_spoken = false;  // on this connection
+    int hang_ups = 0;         // in a row of a peer that never spoke
   };
   absl::Status Dial(Dealer& dealer);
   // Dials what is due; when the next one is.
   absl::Time DialDue(absl::Time now);
   void HangUp(ActorId peer, Dealer& dealer, FrameReceiver& receiver);
+  bool Speaks(ActorId peer) const;
+  void TellHangUps(const Dealer& dealer) const;
   static void DrainDealer(ActorId peer, Dealer& dealer, FrameReceiver& receiver);
   static void SkipParts(Part& part, void* socket);
 
@@ -276,6 +292,7 @@ absl::Status ZmqTransport::Impl::Dial(Dealer& dealer) {
     return absl::InvalidArgumentError(
         Concat("cannot connect to ", dealer.endpoint, ": ", ZmqError()));
   }
+  dealer.has_spoken = false;
   dealer.socket = std::move(socket);
   dealer.events = std::move(listening);
   return absl::OkStatus();
@@ -296,10 +313,34 @@ absl::Time ZmqTransport::Impl::DialDue(absl::Time now) {
   return next;
 }
 
+// By one of the keys that it may have.
+bool ZmqTransport::Impl::Speaks(ActorId peer) const {
+  const std::vector<Dealer>& dealers = dealers_.at(peer);
+  return std::any_of(dealers.begin(), dealers.end(),
+                     [](const Dealer& dealer) { return dealer.has_spoken; });
+}
+
+// Once until the peer speaks. A coordinator that is not there yet refuses the call; one that takes
+// and ends it does not know us, or is not the one we know.
+void ZmqTransport::Impl::TellHangUps(const Dealer& dealer) const {
+  if (dealer.server_key.empty()) return;
+  SKEIN_LOG(kWarn, "the coordinator ends the connection before it speaks")
+      .Field("endpoint", dealer.endpoint)
+      .Field("own_public_key", options_.keys->public_key)
+      .Field("server_key", dealer.server_key)
+      .Field("fix",
+             "transport.curve_server_key must be its public key, and ours a line of its "
+             "transport.curve_allowed_keys_file; it is called on and on");
+}
+
 // What came before the loss is still delivered.
 void ZmqTransport::Impl::HangUp(ActorId peer, Dealer& dealer, FrameReceiver& receiver) {
   for (int i = 0; i <= kQueueMessagesMax / kMessagesPerPollMax; ++i) {
     DrainDealer(peer, dealer, receiver);
+  }
+  if (!dealer.has_spoken && WasAccepted(dealer.events.get()) && ++dealer.hang_ups == kHangUpsTold &&
+      !Speaks(peer)) {
+    TellHangUps(dealer);
   }
   dealer.socket.reset();
   dealer.events.reset();
@@ -404,6 +445,8 @@ void ZmqTransport::Impl::DrainDealer(ActorId peer, Dealer& dealer, FrameReceiver
     Part body;
     if (!body.Receive(dealer.socket.get())) return;
     dealer.pause.Reset();  // it speaks: this peer is no refuser
+    dealer.has_spoken = true;
+    dealer.hang_ups = 0;
     if (body.more()) {
       SkipParts(body, dealer.socket.get());
       receiver.OnGarbage();

@@ -66,9 +66,12 @@ TEST_F(AdminTokenTest, WhatCouldBeNoHeaderIsRefusedWithoutShowingIt) {
     ASSERT_FALSE(token.ok()) << text;
     EXPECT_EQ(token.status().message(), "--token-file: the first line of " + path_ +
                                             " is no token: 1 to 512 visible characters without "
-                                            "spaces");
+                                            "spaces; write one, as openssl rand -hex 32 makes it");
   }
-  EXPECT_FALSE(ReadAdminToken("--token-file", path_ + ".none").ok());
+  EXPECT_EQ(ReadAdminToken("--token-file", path_ + ".none").status().message(),
+            "--token-file: " + path_ +
+                ".none cannot be read: No such file or directory; write the token into its first "
+                "line, or name another file");
 }
 
 }  // namespace

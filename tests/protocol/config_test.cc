@@ -250,7 +250,9 @@ TEST(ConfigTest, BadFilesAreRefusedWithPlaceKeyAndRemedy) {
       {"a: {b: {c: {d: {e: {f: {g: {h: {i: 1}}}}}}}}\n", "FILE:1: nested deeper than 8 levels"},
       {"scheduler:\n  max_num_seqs: 100\n  max_num_batched_tokens: 50\n",
        "scheduler.max_num_batched_tokens (--max-num-batched-tokens): 50 is less than"},
-      {"transport:\n  control_endpoint: \"udp://x\"\n", "\"udp://x\" is neither ipc:///path nor"},
+      {"transport:\n  control_endpoint: \"udp://x\"\n",
+       "\"udp://x\" is neither ipc:///path, with an absolute path, nor tcp://address:port"},
+      {"transport:\n  control_endpoint: \"ipc://x\"\n", "\"ipc://x\" is neither ipc:///path, with"},
       {"worker:\n  backend: \"\"\n", "worker.backend (--backend): is empty"},
       {"node:\n  backoff_min: 5\n  backoff_max: 1\n", "node.backoff_max (--restart-backoff-max):"},
   };

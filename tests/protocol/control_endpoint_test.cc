@@ -60,7 +60,9 @@ TEST(ControlEndpointTest, EverythingElseIsRefused) {
       {"tcp://127.0.0.1:x", "\"x\" is not a port"},
       {"ipc://relative", "with an absolute path"},
       {"ipc://@abstract", "with an absolute path"},
-      {"ipc:///no/such/directory/x", "directory /no/such/directory: No such file"},
+      {"ipc:///no/such/directory/x",
+       "transport.control_endpoint (--control-endpoint): ipc:///no/such/directory/x: directory "
+       "/no/such/directory: No such file or directory; make it, with mode 0700, or choose another"},
       {"ipc:///tmp/x", "/tmp must be a directory of this user with mode 0700"},
       {Concat("ipc:///", std::string(120, 'x'), "/y"), "a socket path has at most 107"},
       {"udp://127.0.0.1:1", "is no control endpoint"},

@@ -85,6 +85,16 @@ TEST_F(TermFileTest, AnotherSupervisorIsNotWaitedFor) {
   ::close(lock);
 }
 
+TEST_F(TermFileTest, ALookChangesNothing) {
+  EXPECT_EQ(*TryStateDirectory(directory_ + "/mine", "/tmp", "/no/such"), directory_ + "/mine");
+  EXPECT_TRUE(TermFile(directory_).Check().ok()) << "there is none yet";
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+  ASSERT_TRUE(TermFile(directory_).Next(7).ok());
+  EXPECT_TRUE(TermFile(directory_).Check().ok());
+  std::ofstream(directory_ + "/term") << "skein ter";
+  EXPECT_THAT(Reason(TermFile(directory_).Check()), HasSubstr("is torn"));
+}
+
 TEST_F(TermFileTest, TheStateDirectoryIsTheConfiguredTheUsualOrAPrivateOne) {
   EXPECT_EQ(*ChooseStateDirectory(directory_ + "/mine", "/tmp", "/no/such"), directory_ + "/mine");
   EXPECT_EQ(*ChooseStateDirectory("", "/no/such", directory_), directory_) << "the usual one";
@@ -94,11 +104,11 @@ TEST_F(TermFileTest, TheStateDirectoryIsTheConfiguredTheUsualOrAPrivateOne) {
   const auto open = ChooseStateDirectory("", directory_, "/no/such");
   EXPECT_THAT(Reason(open.status()), HasSubstr("that nobody else can write"));
   EXPECT_THAT(Reason(ChooseStateDirectory("/no/such/x", "/tmp", "").status()),
-              HasSubstr("(--state-directory): cannot make /no/such/x"));
+              HasSubstr("(--state-directory): /no/such/x: cannot be made: "));
   // Of root, closed to others, and yet nothing can be written there.
   if (::geteuid() == 0) {
     EXPECT_THAT(Reason(ChooseStateDirectory("/proc", "/tmp", "").status()),
-                HasSubstr("(--state-directory): nothing can be written in /proc: "));
+                HasSubstr("(--state-directory): /proc: nothing can be written there: "));
   }
 }
 

@@ -90,11 +90,19 @@ TEST(UnixSocketTest, ASocketWithAFullBacklogLives) {
   RemoveUnix(path);
 }
 
+TEST(UnixSocketTest, AMissingDirectoryIsNamed) {
+  EXPECT_EQ(ListenUnix("/no/such/s", 1).status().message(),
+            "cannot listen on /no/such/s: No such file or directory; make its directory or choose "
+            "another path");
+}
+
 TEST(UnixSocketTest, AFileThatIsNoSocketStays) {
   const std::string path = SocketPath("file");
   std::ofstream(path) << "kept";
   EXPECT_THAT(std::string(ListenUnix(path, 1).status().message()),
-              HasSubstr("cannot listen on " + path + ": Address already in use"));
+              HasSubstr("cannot listen on " + path +
+                        ": Address already in use; a file that is no socket is there: remove it or "
+                        "choose another path"));
   RemoveUnix(path);
   std::string text;
   std::ifstream(path) >> text;

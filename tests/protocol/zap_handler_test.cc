@@ -127,10 +127,35 @@ TEST(ZapHandlerTest, WhoWasTurnedAwayComesInByItselfOnceItIsListed) {
   }));
 }
 
-TEST(ZapHandlerTest, AnEmptyListLetsNobodyIn) {
+// The lines of the log from here on.
+class LogLines {
+ public:
+  LogLines() {
+    LogOptions log;
+    log.sink = [this](std::string_view line) { lines_.emplace_back(line); };
+    InstallLog(log);
+  }
+  ~LogLines() { InstallLog({}); }
+  LogLines(const LogLines&) = delete;
+  LogLines& operator=(const LogLines&) = delete;
+  int64_t Count(std::string_view text) const {
+    return std::count_if(lines_.begin(), lines_.end(), [text](const std::string& line) {
+      return line.find(text) != std::string::npos;
+    });
+  }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+TEST(ZapHandlerTest, AnEmptyListLetsNobodyInAndSaysSo) {
   const CurveFixture fixture;
   fixture.Allow("# nobody");
+  const LogLines log;
   Door door(fixture);
+  EXPECT_EQ(log.Count("level=warning msg=\"the allow-list is empty, no worker may come in\" file=" +
+                      fixture.path("allowed")),
+            1);
   Visitor visitor(door, fixture.Worker());
   EXPECT_TRUE(door.PollUntil([&] {
     visitor.Knock();
@@ -142,10 +167,7 @@ TEST(ZapHandlerTest, AnEmptyListLetsNobodyIn) {
 TEST(ZapHandlerTest, AVanishedListKeepsTheLastOneAndSaysSoOnce) {
   const CurveFixture fixture;
   Door door(fixture);
-  std::vector<std::string> lines;
-  LogOptions log;
-  log.sink = [&lines](std::string_view line) { lines.emplace_back(line); };
-  InstallLog(log);
+  const LogLines log;
   std::filesystem::remove(fixture.path("allowed"));
   for (const char mark : {'a', 'b'}) {
     Visitor visitor(door, fixture.Worker(), mark);
@@ -163,21 +185,50 @@ TEST(ZapHandlerTest, AVanishedListKeepsTheLastOneAndSaysSoOnce) {
     return door.denied > denied;
   }));
   EXPECT_FALSE(door.senders.contains(std::byte('s')));
-  EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
-                          [](const std::string& line) {
-                            return line.find("the last one stays") != std::string::npos;
-                          }),
-            1);
+  EXPECT_EQ(log.Count("the last one stays"), 1);
   fixture.Allow(key);
   EXPECT_TRUE(door.PollUntil([&] {
     stranger.Knock();
     return door.senders.contains(std::byte('s'));
   }));
-  InstallLog({});
+}
+
+// Both sides say what is wrong, and the one that calls again and again says it once.
+TEST(ZapHandlerTest, AWrongServerKeyIsToldOnBothSides) {
+  const CurveFixture fixture;
+  const std::string other = fixture.NewPair("other");
+  const LogLines log;
+  Door door(fixture);
+  Visitor visitor(door, fixture.Worker("worker", other));
+  EXPECT_TRUE(door.PollUntil([&] {
+    visitor.Knock();
+    return door.denied > 4;
+  }));
+  EXPECT_EQ(door.frames, 0);
+  EXPECT_EQ(log.Count("the coordinator ends the connection before it speaks"), 1);
+  EXPECT_EQ(log.Count(other), 1) << "the key that is wrong";
+  EXPECT_GT(log.Count("peer turned away\" reason=\"it encrypts for another key; its "
+                      "transport.curve_server_key must be the public key of this coordinator"),
+            0);
+}
+
+TEST(ZapHandlerTest, AWorkerThatIsNotListedIsToldItsOwnKey) {
+  const CurveFixture fixture;
+  const std::string key = fixture.NewPair("stranger");
+  const LogLines log;
+  Door door(fixture);
+  Visitor stranger(door, fixture.Worker("stranger"));
+  EXPECT_TRUE(door.PollUntil([&] {
+    stranger.Knock();
+    return door.denied > 4;
+  }));
+  EXPECT_EQ(log.Count("the coordinator ends the connection before it speaks"), 1);
+  EXPECT_GT(log.Count(key), 1) << "its own key, and whom the coordinator turns away";
 }
 
 TEST(ZapHandlerTest, AWorkerWithTwoServerKeysFindsEither) {
   const CurveFixture fixture;
+  const LogLines log;
   const std::string other = fixture.NewPair("other");
   Door door(fixture);
   Visitor visitor(door, fixture.Worker("worker", other + "," + fixture.server_key()));
@@ -189,6 +240,7 @@ TEST(ZapHandlerTest, AWorkerWithTwoServerKeysFindsEither) {
 
 TEST(ZapHandlerTest, APlainClientIsTurnedAway) {
   const CurveFixture fixture;
+  const LogLines log;
   Door door(fixture);
   void* context = ::zmq_ctx_new();
   void* plain = ::zmq_socket(context, ZMQ_DEALER);
@@ -197,8 +249,10 @@ TEST(ZapHandlerTest, APlainClientIsTurnedAway) {
   ASSERT_EQ(::zmq_connect(plain, door.endpoint().c_str()), 0);
   EXPECT_TRUE(door.PollUntil([&] {
     ::zmq_send(plain, "x", 1, ZMQ_DONTWAIT);
-    return door.denied > 0;
+    // Whoever notices first hangs up, and it calls again.
+    return log.Count("it does not speak CURVE; a worker needs transport.curve_server_key") > 0;
   }));
+  EXPECT_GT(door.denied, 0);
   EXPECT_EQ(door.frames + door.garbage, 0);
   ::zmq_close(plain);
   ::zmq_ctx_term(context);

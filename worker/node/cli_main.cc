@@ -86,12 +86,19 @@ int RunCommand(std::string_view command, std::span<const std::string> arguments)
     passed.insert(passed.end(), arguments.begin(), arguments.end());
     return Become("skein-coordinator", paths, passed);
   }
-  if (command == "version" || command == "--version") {
+  const bool is_version = command == "version" || command == "--version";
+  const bool is_help = command == "help" || command == "--help" || command == "-h";
+  if ((is_version || is_help) && !arguments.empty() && !AsksForHelp(arguments)) {
+    std::fprintf(stderr, "skein: %s takes no arguments, \"%s\" was given; leave it out\n",
+                 std::string(command).c_str(), arguments.front().c_str());
+    return protocol::kExitUsage;
+  }
+  if (is_version) {
     std::printf("skein %s, backends %s\n", std::string(paths.version).c_str(),
                 std::string(paths.built_backends).c_str());
     return protocol::kExitOk;
   }
-  if (command == "help" || command == "--help" || command == "-h") {
+  if (is_help) {
     std::fputs(kUsage, stdout);
     return protocol::kExitOk;
   }

@@ -20,8 +20,10 @@
 #include "protocol/base/dynamic_library.h"
 #include "protocol/base/log.h"
 #include "protocol/base/strings.h"
+#include "protocol/base/term_file.h"
 #include "worker/node/descriptor.h"
 #include "worker/node/processor_shares.h"
+#include "worker/node/run_directory.h"
 
 namespace skein::worker {
 namespace {
@@ -180,20 +182,43 @@ Feature ProbeHugePages(const Host& host) {
                  "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
 }
 
+// What stands in a probe's reason: the text without the key, and the remedy apart.
+Feature Refused(std::string_view name, FeatureState state, const absl::Status& status,
+                std::string_view more = "") {
+  const std::string_view text = protocol::StatusText(status);
+  const size_t remedy = text.rfind("; ");
+  return {std::string(name), state, Concat(text.substr(0, remedy), more),
+          remedy == std::string_view::npos ? "" : std::string(text.substr(remedy + 2))};
+}
+
 Feature ProbeRunDirectory(const Host& host) {
   const std::string& configured = host.config.node.run_directory;
   const std::string path = configured.empty() ? host.options.run_base : configured;
-  // It is made when missing: its parent decides then.
-  const std::string parent = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
-  const bool there = ::access(path.c_str(), F_OK) == 0;
-  if (::access(there ? path.c_str() : parent.c_str(), W_OK) == 0) return Ok("run_directory", path);
-  const std::string reason = Concat(path, ": ", std::strerror(errno));
-  if (!configured.empty()) {
-    return {"run_directory", FeatureState::kFailed, reason,
-            "give --run-directory a directory that can be written"};
+  const absl::Status tried = TryRunBase(path);
+  if (tried.ok()) return Ok("run_directory", path);
+  if (!configured.empty()) return Refused("run_directory", FeatureState::kFailed, tried);
+  return Refused("run_directory", FeatureState::kDegraded, tried,
+                 "; a private directory under /tmp");
+}
+
+Feature ProbeStateDirectory(const Host& host) {
+  if (!host.options.listens) {
+    return {"state_directory", FeatureState::kUnused, "the coordinator of another process has it",
+            ""};
   }
-  return Missing("run_directory", true, Concat(reason, "; a private directory under /tmp"),
-                 "RuntimeDirectory=skein in the unit, or --run-directory");
+  const std::string& configured = host.config.node.state_directory;
+  std::string base = host.config.node.run_directory;
+  if (base.empty()) {
+    base = TryRunBase(host.options.run_base).ok() ? host.options.run_base : kFallbackRunBase;
+  }
+  auto path = protocol::TryStateDirectory(configured, base, host.options.state_directory);
+  if (!path.ok() && configured.empty() && ::access(base.c_str(), F_OK) != 0) {
+    path = protocol::TryStateDirectory(base, "", "");  // the start makes it, and the state in it
+  }
+  if (!path.ok()) return Refused("state_directory", FeatureState::kFailed, path.status());
+  const absl::Status term = protocol::TermFile(*path).Check();
+  return term.ok() ? Ok("state_directory", *path)
+                   : Refused("state_directory", FeatureState::kFailed, term);
 }
 
 Feature ProbeDescriptors(const Host& host) {
@@ -338,8 +363,8 @@ std::vector<Feature> ExamineHost(const protocol::Config& config, const Containme
   std::vector<Feature> features;
   for (const auto& probe :
        {ProbePidNamespace, ProbeCgroupLeaf, ProbeProcessors, ProbeNuma, ProbeHugePages, ProbeClock,
-        ProbeSharedMemory, ProbeMemlock, ProbeDescriptors, ProbeRunDirectory, ProbePort, ProbeGpu,
-        ProbeHolders, ProbeNvml, ProbeNccl, ProbeRdma}) {
+        ProbeSharedMemory, ProbeMemlock, ProbeDescriptors, ProbeRunDirectory, ProbeStateDirectory,
+        ProbePort, ProbeGpu, ProbeHolders, ProbeNvml, ProbeNccl, ProbeRdma}) {
     features.push_back(probe(host));
     ApplyPolicy(config, features.back());
   }

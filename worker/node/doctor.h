@@ -1,7 +1,7 @@
 // The probes of a start: what the host has, what it lacks, what is used instead and how to get it
 // (reliability.md 7). The same list is printed by `skein doctor` and judged by `skein serve`.
 // Supervisor's thread, before any child. Must never open a device or change anything that outlasts
-// the call.
+// the call: directories are tried by a file that is gone again.
 #pragma once
 
 #include <string>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "protocol/base/term_file.h"
 #include "protocol/config/config.h"
 #include "worker/node/containment.h"
 #include "worker/node/who_holds.h"
@@ -37,6 +38,7 @@ struct DoctorOptions {
   std::string sys = "/sys";
   std::string dev = "/dev";
   std::string run_base = "/run/skein";
+  std::string state_directory = std::string(protocol::kDefaultStateDirectory);
   std::string nvml_library = "libnvidia-ml.so.1";
   std::string nccl_library = "libnccl.so.2";
   bool listens = true;  // this node has the API's port

@@ -34,6 +34,11 @@ bool IsLocked(const std::string& path) {
 std::vector<std::string> LiveRunDirectories(const std::vector<std::string>& bases) {
   std::vector<std::string> found;
   for (const std::string& base : bases) {
+    const std::string_view own_name = std::string_view(base).substr(base.rfind('/') + 1);
+    if (own_name.starts_with(kRunPrefix) && IsLocked(base)) {
+      found.push_back(base);
+      continue;
+    }
     DIR* directory = ::opendir(base.c_str());
     if (directory == nullptr) continue;
     while (const dirent* entry = ::readdir(directory)) {
@@ -48,7 +53,7 @@ std::vector<std::string> LiveRunDirectories(const std::vector<std::string>& base
 }
 
 absl::StatusOr<std::string> FindRunDirectory(std::string_view configured) {
-  std::vector<std::string> bases = {std::string(configured)};
+  std::vector<std::string> bases = {AbsolutePath(configured)};
   if (configured.empty()) bases = {std::string(kDefaultRunBase), std::string(kFallbackRunBase)};
   std::vector<std::string> found = LiveRunDirectories(bases);
   if (found.size() == 1) return found.front();
@@ -58,8 +63,8 @@ absl::StatusOr<std::string> FindRunDirectory(std::string_view configured) {
         Concat("no skein runs with a run directory in ", where,
                "; name another with --run-directory, or the listener with --admin ADDRESS"));
   }
-  return absl::FailedPreconditionError(Concat("several run here: ", absl::StrJoin(found, ", "),
-                                              "; name one with --admin unix:DIRECTORY/admin.sock"));
+  return absl::InvalidArgumentError(Concat("several run here: ", absl::StrJoin(found, ", "),
+                                           "; name one of them with --run-directory"));
 }
 
 absl::Status CheckSupervisorLoop(const std::string& run_directory) {

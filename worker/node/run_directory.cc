@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "protocol/base/directory_probe.h"
 #include "protocol/base/strings.h"
 
 namespace skein::worker {
@@ -23,6 +25,10 @@ namespace {
 using protocol::Concat;
 
 constexpr time_t kBeingMadeS = 60;
+// Of sockaddr_un, less the longest name that we make below a base.
+constexpr size_t kSocketPathBytesMax = 107;
+constexpr std::string_view kLongestName = "/skein-run.XXXXXX/admin.sock";
+constexpr std::string_view kRemedy = "; make room there or give a directory that can be written";
 
 std::vector<std::string> Entries(const std::string& path) {
   std::vector<std::string> names;
@@ -67,25 +73,48 @@ void Sweep(const std::string& base) {
   }
 }
 
+absl::Status Refused(std::string_view path, std::string_view reason) {
+  return absl::FailedPreconditionError(
+      Concat("node.run_directory (--run-directory): ", path, ": ", reason));
+}
+
+absl::Status Refused(std::string_view path, std::string_view what, int error) {
+  return Refused(path, Concat(what, ": ", std::strerror(error), kRemedy));
+}
+
 absl::StatusOr<std::string> ChooseBase(std::string_view configured) {
-  if (configured.empty()) {
-    const std::string preferred(kDefaultRunBase);
-    ::mkdir(preferred.c_str(), 0755);
-    return ::access(preferred.c_str(), W_OK) == 0 ? preferred : std::string(kFallbackRunBase);
+  std::string base(configured.empty() ? kDefaultRunBase : configured);
+  absl::Status status = TryRunBase(base);
+  if (!status.ok() && configured.empty()) {
+    base = kFallbackRunBase;
+    status = TryRunBase(base);
   }
-  std::string base(configured);
-  if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::InvalidArgumentError(Concat("node.run_directory (--run-directory): cannot make ",
-                                             base, ": ", std::strerror(errno)));
-  }
-  if (::access(base.c_str(), W_OK) != 0) {
-    return absl::InvalidArgumentError(
-        Concat("node.run_directory (--run-directory): ", base, ": ", std::strerror(errno)));
-  }
+  if (!status.ok()) return status;
+  // Others may have theirs in the usual one; a named one is made private.
+  ::mkdir(base.c_str(), configured.empty() ? 0755 : 0700);
   return base;
 }
 
 }  // namespace
+
+std::string AbsolutePath(std::string_view path) {
+  std::error_code error;  // no working directory: the path stays what it is
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (path.empty() || error) return std::string(path);
+  std::string normal = absolute.lexically_normal().string();
+  if (normal.size() > 1 && normal.back() == '/') normal.pop_back();
+  return normal;
+}
+
+absl::Status TryRunBase(const std::string& base) {
+  constexpr size_t kBytesMax = kSocketPathBytesMax - kLongestName.size();
+  if (base.size() > kBytesMax) {
+    return Refused(base, Concat("has ", base.size(), " bytes, and sockets there allow ", kBytesMax,
+                                "; give a shorter path, such as /run/skein"));
+  }
+  const absl::Status tried = protocol::TryDirectory(base, protocol::Durability::kNone);
+  return tried.ok() ? tried : Refused(base, Concat(protocol::StatusText(tried), kRemedy));
+}
 
 absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Create(std::string_view base) {
   absl::StatusOr<std::string> chosen = ChooseBase(base);
@@ -93,14 +122,13 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Create(std::string_v
   Sweep(*chosen);
   std::string path = Concat(*chosen, "/", kRunPrefix, "XXXXXX");
   if (::mkdtemp(path.data()) == nullptr) {
-    return absl::InternalError(Concat("cannot make ", path, ": ", std::strerror(errno),
-                                      "; give --run-directory a directory that can be written"));
+    return Refused(path, "cannot be made", errno);
   }
   Descriptor lock(::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!lock.valid() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    const std::string reason = std::strerror(errno);
+    const int error = errno;
     RemoveFlat(path);
-    return absl::InternalError(Concat("cannot lock ", path, "/lock: ", reason));
+    return Refused(path, "its lock cannot be taken", error);
   }
   Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.valid()) ::flock(directory.get(), LOCK_EX | LOCK_NB);
@@ -115,9 +143,10 @@ absl::StatusOr<std::string> RunDirectory::WriteFile(std::string_view name,
   std::string path = Concat(path_, "/", name);
   const Descriptor file(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.valid() ||
-      ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return absl::InternalError(Concat("cannot write ", path, ": ", std::strerror(errno)));
+  if (!file.valid()) return Refused(path, "cannot be written", errno);
+  errno = ENOSPC;  // what a short write means
+  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return Refused(path, "cannot be written", errno);
   }
   return path;
 }

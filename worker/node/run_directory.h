@@ -19,9 +19,17 @@ inline constexpr std::string_view kRunPrefix = "skein-run.";
 inline constexpr std::string_view kDefaultRunBase = "/run/skein";
 inline constexpr std::string_view kFallbackRunBase = "/tmp";
 
+// From the working directory; an empty path stays empty. Sockets need absolute ones.
+std::string AbsolutePath(std::string_view path);
+
+// That run directories can be made below `base`, an absolute path. FailedPrecondition names it, the
+// reason and the remedy. Leaves nothing behind.
+absl::Status TryRunBase(const std::string& base);
+
 class RunDirectory final {
  public:
   // Below `base`, made when missing; empty: /run/skein when it can be written, else /tmp.
+  // FailedPrecondition names it, the reason and the remedy.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> Create(std::string_view base);
   ~RunDirectory();
 

@@ -255,6 +255,10 @@ HolderReport FindHolders(const HolderQuery& query, GpuInventory inventory) {
   for (const int pid : ListProcesses(query.proc_root)) {
     if (auto process = ReadProcess(query.proc_root, pid)) processes[pid] = *std::move(process);
   }
+  if (processes.empty()) {
+    report.problems.push_back(
+        Concat(query.proc_root, " lists no process; mount proc there to see who holds a GPU"));
+  }
   AddBlindSpots(query.proc_root, report);
   for (const auto& [pid, found] : Gather(query.proc_root, processes, report)) {
     GpuHolder holder;

@@ -32,6 +32,7 @@ class DoctorTest : public ::testing::Test {
     options_.sys = root() + "/sys";
     options_.dev = root() + "/dev";
     options_.run_base = root();
+    options_.state_directory = root() + "/none/state";
     options_.nvml_library = "libskein-none.so";
     options_.nccl_library = "libskein-none.so";
     containment_ = Containment::Probe({.pid_namespaces = false, .leaves = false});
@@ -126,8 +127,47 @@ TEST_F(DoctorTest, RunDirectoryMustBeWritable) {
   const Feature missing = Probe("run_directory");
   EXPECT_EQ(missing.state, FeatureState::kDegraded);
   EXPECT_THAT(missing.reason, HasSubstr("/proc/none/run: "));
+  EXPECT_THAT(missing.reason, HasSubstr("; a private directory under /tmp"));
   config_.node.run_directory = "/proc/none/mine";
   EXPECT_EQ(State("run_directory"), FeatureState::kFailed) << "it was asked for by name";
+  config_.node.run_directory = "/proc";
+  const Feature kernel = Probe("run_directory");
+  EXPECT_EQ(kernel.state, FeatureState::kFailed) << "its mode lets root write";
+  EXPECT_THAT(kernel.reason, HasSubstr("/proc: nothing can be written there: "));
+  EXPECT_THAT(kernel.fix, HasSubstr("give a directory that can be written"));
+  config_.node.run_directory = root() + "/" + std::string(100, 'a');
+  EXPECT_THAT(Probe("run_directory").reason, HasSubstr("sockets there allow 79"));
+}
+
+TEST_F(DoctorTest, StateMustReachTheDisk) {
+  const auto entries = [this] {
+    return std::distance(std::filesystem::directory_iterator(root()), {});
+  };
+  const auto before = entries();
+  const std::string fallback = protocol::Concat(root(), "/skein-state.", ::geteuid());
+  EXPECT_EQ(Probe("state_directory").reason, fallback);
+  config_.node.run_directory = root() + "/made";
+  EXPECT_EQ(State("state_directory"), FeatureState::kOk) << "the start will make both";
+  config_.node.state_directory = root() + "/mine";
+  EXPECT_EQ(Probe("state_directory").reason, root() + "/mine");
+  EXPECT_EQ(entries(), before) << "nothing remains";
+  config_.node.state_directory = "/proc";
+  const Feature kernel = Probe("state_directory");
+  EXPECT_EQ(kernel.state, FeatureState::kFailed);
+  EXPECT_THAT(kernel.reason, HasSubstr("node.state_directory (--state-directory): /proc: "));
+  EXPECT_THAT(std::string(Judge().message()), HasSubstr("choose another"));
+  options_.listens = false;
+  EXPECT_EQ(State("state_directory"), FeatureState::kUnused) << "the coordinator has the term";
+}
+
+TEST_F(DoctorTest, ATornTermIsSeen) {
+  std::filesystem::create_directories(root() + "/mine");
+  std::filesystem::permissions(root() + "/mine", std::filesystem::perms::owner_all);
+  host_.Write("mine/term", "skein ter");
+  config_.node.state_directory = root() + "/mine";
+  EXPECT_EQ(State("state_directory"), FeatureState::kFailed);
+  EXPECT_THAT(Probe("state_directory").reason, HasSubstr("is torn"));
+  EXPECT_THAT(Probe("state_directory").fix, HasSubstr("end every worker of this cluster"));
 }
 
 TEST_F(DoctorTest, DescriptorsMustHoldTheConnections) {

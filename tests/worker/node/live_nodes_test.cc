@@ -40,8 +40,21 @@ TEST_F(LiveNodesTest, FindsTheOneThatLives) {
   const auto second = RunDirectory::Create(base_);
   ASSERT_TRUE(second.ok()) << second.status();
   const absl::Status several = FindRunDirectory(base_).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(several));
+  EXPECT_TRUE(absl::IsInvalidArgument(several)) << "which one is for the caller to say";
   EXPECT_THAT(std::string(several.message()), HasSubstr((*second)->path()));
+  EXPECT_THAT(std::string(several.message()), HasSubstr("name one of them with --run-directory"));
+  EXPECT_EQ(*FindRunDirectory((*second)->path()), (*second)->path()) << "and this is how";
+}
+
+TEST_F(LiveNodesTest, ARelativePathCountsFromTheWorkingDirectory) {
+  const auto run = RunDirectory::Create(base_);
+  ASSERT_TRUE(run.ok()) << run.status();
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(base_ + "/..");
+  const std::string relative = base_.substr(base_.rfind('/') + 1);
+  EXPECT_EQ(FindRunDirectory(relative).value_or("none"), (*run)->path());
+  EXPECT_EQ(FindRunDirectory("./" + relative + "/").value_or("none"), (*run)->path());
+  std::filesystem::current_path(before);
 }
 
 TEST_F(LiveNodesTest, TheLoopMustShowLife) {

@@ -96,8 +96,21 @@ TEST_F(RunDirectoryTest, AnImpossibleBaseNamesTheKey) {
   std::ofstream(base_ + "/file") << "x";
   const auto run = RunDirectory::Create(base_ + "/file/below");
   ASSERT_FALSE(run.ok());
-  EXPECT_THAT(std::string(protocol::StatusText(run.status())),
-              HasSubstr("node.run_directory (--run-directory): cannot make"));
+  EXPECT_EQ(protocol::StatusText(run.status()),
+            protocol::Concat("node.run_directory (--run-directory): ", base_,
+                             "/file/below: cannot be made: Not a directory; make room there or "
+                             "give a directory that can be written"));
+}
+
+// Found before a child would fail at its socket.
+TEST_F(RunDirectoryTest, ABaseThatIsTooLongForSocketsNamesTheLimit) {
+  const std::string longest = base_ + "/" + std::string(80 - base_.size() - 1, 'a');
+  EXPECT_TRUE(RunDirectory::Create(longest.substr(0, 79)).ok());
+  const auto run = RunDirectory::Create(longest);
+  EXPECT_EQ(protocol::StatusText(run.status()),
+            protocol::Concat("node.run_directory (--run-directory): ", longest,
+                             ": has 80 bytes, and sockets there allow 79; give a shorter path, "
+                             "such as /run/skein"));
 }
 
 }  // namespace

@@ -313,7 +313,7 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
     return Fail(ready, protocol::kExitConfig);
   }
   const auto file = WriteChildConfig(plan.config, with_coordinator, *parts.run);
-  if (!file.ok()) return Fail(file.status(), protocol::kExitInternal);
+  if (!file.ok()) return Fail(file.status(), protocol::kExitConfig);
   const StartFacts facts = {parts.containment->description(), FeatureSummary(features),
                             parts.run->path(),
                             with_coordinator ? parts.listening.port : plan.config.server.port};
@@ -338,6 +338,7 @@ absl::StatusOr<ServePlan> ResolveServe(const protocol::LoadedConfig& loaded,
   SKEIN_ASSIGN_OR_RETURN(plan.backend, ChooseBackend(plan.config.worker.backend,
                                                      paths.built_backends, paths.device_directory));
   plan.config.worker.backend = plan.backend.backend;
+  plan.config.node.run_directory = AbsolutePath(plan.config.node.run_directory);
   plan.config.model.served_model_name = protocol::ServedModelName(plan.config.model);
   plan.processors = PlanProcessors(plan.config);
   return plan;

@@ -70,6 +70,11 @@ absl::StatusOr<Options> ParseOptions(std::span<const std::string> arguments) {
   if (options.kill_orphans && options.query.proc_root != "/proc") {
     return absl::InvalidArgumentError("--kill-orphans works on /proc only; leave out --proc-root");
   }
+  if (!options.help && ListProcesses(options.query.proc_root).empty()) {
+    return absl::InvalidArgumentError(Concat("--proc-root: ", options.query.proc_root,
+                                             " lists no process; give a mount of proc, such as "
+                                             "/proc"));
+  }
   return options;
 }
 

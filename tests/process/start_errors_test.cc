@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <arpa/inet.h>
@@ -14,6 +15,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "protocol/base/strings.h"
 #include "tests/process/live_server.h"
 
 namespace skein::tests {
@@ -23,6 +25,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
 
 constexpr int kUsage = 64;
 constexpr int kModel = 65;
@@ -138,6 +141,7 @@ TEST(StartErrorsTest, ConfigurationFiles) {
       {"server:\n  port: eight\n", ":2: server.port: \"eight\""},
       {"server:\n  port: 1\n  port: 2\n", ":3: server.port: "},
       {"scheduler:\n  lanes: 3\n", ":2: scheduler.lanes: "},
+      {"\xFF\xFE", ": byte 1 is no UTF-8 text; save the file as UTF-8"},
   };
   for (const auto& test : cases) {
     SCOPED_TRACE(test.text);
@@ -146,6 +150,107 @@ TEST(StartErrorsTest, ConfigurationFiles) {
     std::ofstream(file) << test.text;
     ExpectRefused(server, {"--config", file}, kConfiguration, {file + test.error});
   }
+}
+
+// Exit status and output of skein with these arguments, and at most so many descriptors.
+std::pair<int, std::string> RunSkein(const LiveServer& place, const std::string& arguments,
+                                     int descriptors = 1024) {
+  const std::string output = place.directory() + "/output";
+  const std::string line =
+      protocol::Concat("ulimit -n ", descriptors, "; exec timeout 60 ", SKEIN_PROGRAM_DIRECTORY,
+                       "/skein ", arguments, " >", output, " 2>&1");
+  const int status = std::system(line.c_str());
+  EXPECT_TRUE(WIFEXITED(status)) << line;
+  std::stringstream text;
+  text << std::ifstream(output).rdbuf();
+  return {WEXITSTATUS(status), text.str()};
+}
+
+TEST(StartErrorsTest, CommandsWithoutArgumentsTakeNone) {
+  const LiveServer place;
+  EXPECT_THAT(RunSkein(place, "version"), Pair(0, HasSubstr("skein 0.1.0, backends reference")));
+  EXPECT_THAT(RunSkein(place, "version extra"),
+              Pair(kUsage, HasSubstr("version takes no arguments, \"extra\" was given")));
+  EXPECT_THAT(RunSkein(place, "help me"), Pair(kUsage, HasSubstr("help takes no arguments")));
+}
+
+TEST(StartErrorsTest, RunDirectoriesThatCannotHoldSockets) {
+  const LiveServer place;
+  const std::string deep = place.directory() + "/" + std::string(120, 'a');
+  for (const char* command : {"doctor", "serve"}) {
+    const std::string start =
+        protocol::Concat(command, " deploy/models/tiny-v41 --port 0 --state-directory ",
+                         place.directory(), "/state --run-directory ");
+    EXPECT_THAT(RunSkein(place, start + deep),
+                Pair(kConfiguration,
+                     HasSubstr("node.run_directory (--run-directory): " + deep + ": has ")));
+    EXPECT_THAT(RunSkein(place, start + "/proc"),
+                Pair(kConfiguration,
+                     HasSubstr("node.run_directory (--run-directory): /proc: nothing can be "
+                               "written there: No such file or directory; make room there or give "
+                               "a directory that can be written")));
+  }
+}
+
+// Each names key, value, reason and remedy.
+TEST(StartErrorsTest, PlacesThatCannotBeUsed) {
+  LiveServer place;
+  const std::string file = place.directory() + "/file";
+  std::ofstream(file) << "kept";
+  const struct {
+    std::vector<std::string> flags;
+    int code;
+    std::string text;
+  } cases[] = {
+      {{"--state-directory", "/no/such/state"},
+       kConfiguration,
+       "node.state_directory (--state-directory): /no/such/state: cannot be made: No such file or "
+       "directory; make room there or choose another"},
+      {{"--admin-listen", "unix:/no/such/admin.sock"},
+       kConfiguration,
+       "admin.listen (--admin-listen): cannot listen on /no/such/admin.sock: No such file or "
+       "directory; make its directory or choose another path"},
+      {{"--admin-listen", "unix:" + file},
+       kConfiguration,
+       "a file that is no socket is there: remove it or choose another path"},
+      {{"--admin-listen", "127.0.0.1:0", "--admin-token-file", "/no/token"},
+       kConfiguration,
+       "admin.token_file (--admin-token-file): /no/token cannot be read: No such file or "
+       "directory"},
+      {{"--control-endpoint", "ipc://foo"},
+       kConfiguration,
+       "transport.control_endpoint (--control-endpoint): \"ipc://foo\" is neither ipc:///path, "
+       "with "
+       "an absolute path"},
+      {{"--control-endpoint", "ipc:///no/such/control"},
+       kConfiguration,
+       "transport.control_endpoint (--control-endpoint): ipc:///no/such/control: directory "
+       "/no/such: No such file or directory; make it, with mode 0700, or choose another"},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.flags[0] + " " + test.flags[1]);
+    LiveServer server;
+    ExpectRefused(server, test.flags, test.code, {test.text});
+  }
+  std::string kept;
+  std::ifstream(file) >> kept;
+  EXPECT_EQ(kept, "kept");
+}
+
+// Fewer descriptors than the control sockets and some clients need: accepted connections would
+// starve the rest.
+TEST(StartErrorsTest, TooFewDescriptors) {
+  LiveServer place;
+  const auto start = [&place](int descriptors) {
+    return RunSkein(place, "doctor deploy/models/tiny-v41 --port 0", descriptors);
+  };
+  const auto [refused, why] = start(127);
+  EXPECT_EQ(refused, kConfiguration);
+  EXPECT_THAT(why, HasSubstr("descriptors: at most 127, 128 needed; LimitNOFILE in the unit or "
+                             "ulimit -n"));
+  const auto [started, table] = start(128);
+  EXPECT_EQ(started, 0) << table;
+  EXPECT_THAT(table, HasSubstr("descriptors     degraded  at most 128, "));
 }
 
 // Flags that only the supervisor gives are no less strict.

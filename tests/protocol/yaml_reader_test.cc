@@ -73,5 +73,27 @@ TEST(YamlReaderTest, EveryTruncationAndByteFlipEndsInAStatusOrAList) {
   EXPECT_GT(refused, 100u);
 }
 
+// The parser would guess UTF-16 or UTF-32 and find an empty file.
+TEST(YamlReaderTest, TextThatIsNoUtf8IsRefused) {
+  const std::pair<std::string, int> cases[] = {{std::string("\xFF\xFE\x00", 3), 1},
+                                               {std::string("\xFE\xFF\x00"
+                                                            "a",
+                                                            4),
+                                                1},
+                                               {std::string("a: 1\0", 5), 5},
+                                               {std::string("\0\0\xFE\xFF", 4), 1}};
+  for (const auto& [text, byte] : cases) {
+    const auto entries = ReadYaml(text, "f.yaml");
+    ASSERT_FALSE(entries.ok()) << byte;
+    EXPECT_EQ(StatusText(entries.status()),
+              Concat("f.yaml: byte ", byte, " is no UTF-8 text; save the file as UTF-8"));
+  }
+  EXPECT_TRUE(ReadYaml("\xEF\xBB\xBF"
+                       "a: 1\n",
+                       "f.yaml")
+                  .ok())
+      << "a mark of UTF-8 is none";
+}
+
 }  // namespace
 }  // namespace skein::protocol

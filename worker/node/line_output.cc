@@ -9,6 +9,7 @@
 
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/strings.h"
 
 namespace skein::worker {
 namespace {
@@ -34,9 +35,19 @@ void LineOutput::Write(std::string_view lines) {
   if (lines.empty()) return;
   works_again_ =
       files_ != nullptr ? files_->Write(lines, protocol::MonotonicNow()) : WriteToDescriptor(lines);
-  if (!works_again_) {
-    lines_lost_ += static_cast<uint64_t>(std::count(lines.begin(), lines.end(), '\n'));
+  if (works_again_) {
+    is_told_ = false;
+    return;
   }
+  lines_lost_ += static_cast<uint64_t>(std::count(lines.begin(), lines.end(), '\n'));
+  if (files_ != nullptr && !is_told_) TellFailure();
+}
+
+void LineOutput::TellFailure() {
+  is_told_ = true;
+  WriteToDescriptor(
+      protocol::Concat("skein: log.directory (--log-directory): ", files_->directory(), ": ",
+                       files_->problem(), "; lines are lost until there is room\n"));
 }
 
 void LineOutput::Tick(absl::Time now) {

@@ -1,6 +1,7 @@
 // Where the lines of a node go, of its children and its own: the log files, or standard error. What
-// cannot be written is lost and counted, and a line says so once writing works again.
-// Supervisor's thread. Must never wait for a reader or for the disk.
+// cannot be written is lost and counted; standard error says so once when the files fail, and a
+// line of the log when writing works again. Supervisor's thread. Must never wait for a reader or
+// for the disk.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ class LineOutput {
  public:
   static constexpr absl::Duration kCheckEvery = absl::Seconds(5);
 
-  // Lines go to `files`; null: to the descriptor, which stays the caller's.
+  // Lines go to `files`; null: to the descriptor, which stays the caller's. With files it is told
+  // when they fail.
   LineOutput(int fd, std::unique_ptr<LogFiles> files) : fd_(fd), files_(std::move(files)) {}
 
   // Lines, each ended by a newline.
@@ -29,6 +31,7 @@ class LineOutput {
 
  private:
   bool WriteToDescriptor(std::string_view text);
+  void TellFailure();
 
   const int fd_;
   const std::unique_ptr<LogFiles> files_;
@@ -36,6 +39,7 @@ class LineOutput {
   uint64_t lines_lost_ = 0;
   uint64_t lines_told_ = 0;   // of the lost ones
   bool works_again_ = false;  // the last write succeeded
+  bool is_told_ = false;      // on the descriptor, that the files fail
 };
 
 }  // namespace skein::worker

@@ -93,24 +93,30 @@ bool LogFiles::RemoveOldest() {
   return false;
 }
 
-bool LogFiles::IsShort() const {
-  const DiskSpace space = options_.disk_space(options_.directory);
-  return space.free_bytes < std::min(kFreeBytesMin, space.total_bytes / kFreeShare);
-}
-
 void LogFiles::CheckDisk() {
-  while (IsShort() && RemoveOldest()) {
-  }
-  is_held_back_ = IsShort();
+  do {
+    const DiskSpace space = options_.disk_space(options_.directory);
+    const uint64_t least = std::min(kFreeBytesMin, space.total_bytes / kFreeShare);
+    is_held_back_ = space.free_bytes < least;
+    if (is_held_back_) {
+      problem_ = Concat("of its disk ", space.free_bytes >> 10, " KiB are free, and logs leave ",
+                        least >> 10);
+    }
+  } while (is_held_back_ && RemoveOldest());
 }
 
 bool LogFiles::Append(std::string_view lines) {
-  if (!file_.valid() && !Open()) return false;
+  if (!file_.valid() && !Open()) {
+    problem_ = std::strerror(errno);
+    return false;
+  }
+  errno = ENOSPC;  // what a short write means
   const ssize_t written = ::write(file_.get(), lines.data(), lines.size());
   if (written == static_cast<ssize_t>(lines.size())) {
     bytes_ += lines.size();
     return true;
   }
+  problem_ = std::strerror(errno);
   // Half a line would look like a whole one: what was written in part is taken back.
   if (written > 0) {
     [[maybe_unused]] const int cut = ::ftruncate(file_.get(), static_cast<off_t>(bytes_));

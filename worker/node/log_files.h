@@ -40,6 +40,9 @@ class LogFiles final {
   // kRetryAfter.
   bool Write(std::string_view lines, absl::Time now);
 
+  // Why the last Write lost its lines: "less than 12 MiB of the disk are free".
+  const std::string& problem() const { return problem_; }
+
   // Removes the oldest files while the disk is short, and holds writing back while it stays so.
   // Called every few seconds.
   void CheckDisk();
@@ -55,7 +58,6 @@ class LogFiles final {
   bool Open();
   void Rotate();
   bool RemoveOldest();
-  bool IsShort() const;
   bool Append(std::string_view lines);
 
   LogFilesOptions options_;
@@ -65,6 +67,7 @@ class LogFiles final {
   uint64_t rotations_ = 0;
   bool is_held_back_ = false;  // the disk is short
   absl::Time retry_at_ = absl::InfinitePast();
+  std::string problem_;
 };
 
 }  // namespace skein::worker

@@ -125,6 +125,34 @@ TEST(LineOutputTest, AReaderThatDoesNotReadLosesLinesAndIsToldLater) {
   EXPECT_THAT(text, HasSubstr("lines were lost: the log could not be written\" lines=3"));
 }
 
+// From the first line on: nothing in the log could tell of it.
+TEST(LineOutputTest, AFullDiskIsToldOnceOnStandardError) {
+  char path[] = "/tmp/skein_output_XXXXXX";
+  DiskSpace space = {1 << 30, 1 << 20};
+  LogFilesOptions options;
+  options.directory = ::mkdtemp(path);
+  options.disk_space = [&space](const std::string&) { return space; };
+  auto files = LogFiles::Create(options);
+  ASSERT_TRUE(files.ok()) << files.status();
+  const Pipe shown;
+  LineOutput to(shown.in.get(), *std::move(files));
+  for (int i = 0; i < 3; ++i) to.Write("lost\n");
+  const std::string told = shown.Read();
+  EXPECT_EQ(told, "skein: log.directory (--log-directory): " + options.directory +
+                      ": of its disk 1024 KiB are free, and logs leave 52428; lines are lost until "
+                      "there is room\n");
+  absl::Time now = MonotonicNow();
+  space.free_bytes = 1 << 29;
+  to.Tick(now);
+  to.Write("kept\n");
+  EXPECT_EQ(shown.Read(), "") << "from here on the log tells";
+  space.free_bytes = 0;
+  to.Tick(now + LineOutput::kCheckEvery);
+  to.Write("lost\n");
+  EXPECT_THAT(shown.Read(), HasSubstr("of its disk 0 KiB are free")) << "another outage";
+  std::filesystem::remove_all(path);
+}
+
 TEST(LineOutputTest, FilesGetTheLines) {
   char path[] = "/tmp/skein_output_XXXXXX";
   LogFilesOptions options;

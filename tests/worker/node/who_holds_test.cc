@@ -287,5 +287,15 @@ TEST(KillOrphansTest, EndsOrphansOfOursAndNobodyElse) {
   }
 }
 
+// A chroot without /proc: nobody is seen, and nobody is called absent.
+TEST(NoProcessesTest, WithoutProcessesItCannotTell) {
+  FakeProc proc;
+  proc.AddDevice(0);
+  const HolderReport report = FindHolders(
+      {.proc_root = proc.proc(), .device_glob = proc.device_glob(), .nvml_library = "none.so"});
+  EXPECT_EQ(HolderExitCode(report), 4);
+  EXPECT_THAT(HolderText(report), HasSubstr("lists no process; mount proc there"));
+}
+
 }  // namespace
 }  // namespace skein::worker

@@ -26,6 +26,8 @@ TEST(WhoholdsCommandTest, WrongFlagsAreUsageErrors) {
                                              {"--proc-root"},
                                              {"0", "1"},
                                              {"--kill-orphans", "--proc-root", "/elsewhere"},
+                                             {"--proc-root", "/dev"},
+                                             {"--proc-root", "/no/such", "--dev-glob", glob},
                                              {"7", "--dev-glob", glob}}) {
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(RunCommand(arguments), 64) << arguments.front();

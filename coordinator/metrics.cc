@@ -9,11 +9,13 @@
 namespace skein::coordinator {
 namespace {
 
-const std::vector<std::string> kApis = {"chat", "completions"};
+const std::vector<std::string> kApis = {"chat", "completions", "messages"};
 const std::vector<std::string> kParseResults = {"ok", "recovered", "malformed", "unclosed"};
 const std::vector<std::string> kFinished = {"stop", "length", "abort", "error", "timeout"};
 const std::vector<std::string> kRoutes = {"/v1/chat/completions",
                                           "/v1/completions",
+                                          "/v1/messages",
+                                          "/v1/messages/count_tokens",
                                           "/v1/models",
                                           "/tokenize",
                                           "/detokenize",
@@ -22,8 +24,8 @@ const std::vector<std::string> kRoutes = {"/v1/chat/completions",
                                           "/version",
                                           "other"};
 const std::vector<std::string> kMethods = {"GET", "POST", "other"};
-const std::vector<std::string> kCodes = {"200", "400", "401", "403", "404", "405", "408",  "413",
-                                         "415", "429", "431", "499", "500", "503", "other"};
+const std::vector<std::string> kCodes = {"200", "400", "401", "403", "404", "405", "408", "413",
+                                         "415", "429", "431", "499", "500", "503", "529", "other"};
 const std::vector<std::string> kReasons = {
     "invalid_value",       "invalid_json",    "unsupported_parameter", "context_length_exceeded",
     "grammar_too_complex", "model_not_found", "request_too_large",     "other"};
@@ -48,6 +50,11 @@ std::string_view Route(std::string_view route) {
   if (route.starts_with("/health")) return "/health";
   if (route.starts_with("/v1/models")) return "/v1/models";
   return Closed(kRoutes, route);
+}
+
+std::string_view Api(std::string_view route) {
+  if (route == "/v1/chat/completions") return "chat";
+  return route == "/v1/messages" ? "messages" : "completions";
 }
 
 // The groups by their numbers.
@@ -470,10 +477,7 @@ void CoordinatorMetrics::Count(const ApiEvent& event) {
       return;
     }
     case ApiEvent::Kind::kGeneration:
-      requests
-          .At({event.route == "/v1/chat/completions" ? "chat" : "completions",
-               Closed(kFinished, event.name)})
-          .Increment();
+      requests.At({Api(event.route), Closed(kFinished, event.name)}).Increment();
       if (event.name == "abort") client_disconnects.Increment();
       return;
     case ApiEvent::Kind::kStreamOpened:

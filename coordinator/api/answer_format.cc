@@ -255,4 +255,38 @@ std::string AnswerJson(const AnswerIdentity& identity, std::span<const ChoiceAns
   return out;
 }
 
+std::string ModelJson(std::string_view name, int64_t created, int64_t max_model_len) {
+  std::string out;
+  JsonWriter writer(&out);
+  writer.BeginObject();
+  writer.Key("id");
+  writer.String(name);
+  writer.Key("object");
+  writer.String("model");
+  writer.Key("created");
+  writer.Int(created);
+  writer.Key("owned_by");
+  writer.String("skein");
+  writer.Key("max_model_len");
+  writer.Int(max_model_len);
+  writer.EndObject();
+  return out;
+}
+
+std::string TokensJson(std::span<const int32_t> ids, int64_t max_model_len) {
+  std::string out;
+  JsonWriter writer(&out);
+  writer.BeginObject();
+  writer.Key("count");
+  writer.Uint(ids.size());
+  writer.Key("max_model_len");
+  writer.Int(max_model_len);
+  writer.Key("tokens");
+  writer.BeginArray();
+  for (const int32_t id : ids) writer.Int(id);
+  writer.EndArray();
+  writer.EndObject();
+  return out;
+}
+
 }  // namespace skein::coordinator

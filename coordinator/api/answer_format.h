@@ -50,6 +50,7 @@ std::string UsageJson(const Usage& usage);
 struct ChoiceEnd {
   std::string finish_reason;
   std::string stop_reason = "null";
+  bool by_stop_string = false;  // which `stop_reason` names
 };
 
 // Logprobs of the tokens of one chunk or answer, as the request form wants them.
@@ -110,6 +111,11 @@ struct ChoiceAnswer {
 };
 std::string AnswerJson(const AnswerIdentity& identity, std::span<const ChoiceAnswer> choices,
                        const Usage& usage);
+
+// A model of /v1/models. `created`: Unix seconds.
+std::string ModelJson(std::string_view name, int64_t created, int64_t max_model_len);
+// The answer of /tokenize.
+std::string TokensJson(std::span<const int32_t> ids, int64_t max_model_len);
 
 // The member `name` with a list of ids, unless it is not wanted.
 void WriteIds(std::string_view name, const std::optional<std::vector<int32_t>>& ids,

@@ -11,12 +11,14 @@
 #include <utility>
 
 #include "coordinator/api/admin_server.h"
+#include "coordinator/api/anthropic_messages.h"
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/call_constraint.h"
 #include "coordinator/api/chat_request.h"
 #include "coordinator/api/completion_request.h"
 #include "coordinator/api/generation.h"
 #include "coordinator/api/logit_edits.h"
+#include "coordinator/api/messages_writer.h"
 #include "coordinator/api/request_ids.h"
 #include "coordinator/api/submission.h"
 #include "coordinator/text/call_texts.h"
@@ -38,6 +40,7 @@ using Exchange = std::shared_ptr<protocol::HttpExchange>;
 
 constexpr size_t kLoggedFieldsMax = 256;
 constexpr std::string_view kModelsPrefix = "/v1/models/";
+constexpr std::string_view kMessagesPrefix = "/v1/messages";
 
 // True for "application/json", with or without parameters; no header counts as JSON.
 bool IsJsonType(std::string_view content_type) {
@@ -84,7 +87,7 @@ class ApiServer::Impl {
     std::string_view method;
     Handler handler;
   };
-  static const std::array<Route, 11> kRoutes;
+  static const std::array<Route, 13> kRoutes;
 
   void OnRequest(HttpRequest request, Exchange exchange);
   void Dispatch(Call& call);
@@ -98,6 +101,12 @@ class ApiServer::Impl {
 
   void HandleChat(Call& call);
   void HandleCompletion(Call& call);
+  void HandleMessages(Call& call);
+  void HandleCountTokens(Call& call);
+  // The prompt of a conversation, with its calls as the model wrote them.
+  ApiOr<ChatPrompt> Render(ChatRequest* request);
+  // Renders and submits a chat, whatever its form was.
+  void Converse(Call& call, ChatRequest request, RequestForm form);
   void HandleTokenize(Call& call);
   void HandleDetokenize(Call& call);
   void HandleModels(Call& call);
@@ -117,7 +126,6 @@ class ApiServer::Impl {
   std::optional<ApiError> CheckTextSize(size_t text_bytes) const;
   ApiOr<JsonValue> ParseBody(const Call& call) const;
   bool IsServed(std::string_view name) const;
-  std::string ModelJson(std::string_view name) const;
   void CountUnknown(const std::vector<std::string>& names);
   void OnGenerationEnd(std::string_view route, const GenerationEnd& end, bool streamed);
 
@@ -137,9 +145,11 @@ class ApiServer::Impl {
   bool logged_penalties_ = false;
 };
 
-const std::array<ApiServer::Impl::Route, 11> ApiServer::Impl::kRoutes = {{
+const std::array<ApiServer::Impl::Route, 13> ApiServer::Impl::kRoutes = {{
     {"/v1/chat/completions", "POST", &Impl::HandleChat},
     {"/v1/completions", "POST", &Impl::HandleCompletion},
+    {"/v1/messages", "POST", &Impl::HandleMessages},
+    {"/v1/messages/count_tokens", "POST", &Impl::HandleCountTokens},
     {"/tokenize", "POST", &Impl::HandleTokenize},
     {"/detokenize", "POST", &Impl::HandleDetokenize},
     {"/v1/models", "GET", &Impl::HandleModels},
@@ -233,7 +243,8 @@ void ApiServer::Impl::SendJson(Call& call, std::string body) {
 
 void ApiServer::Impl::SendError(Call& call, const ApiError& error) {
   Emit({ApiEvent::Kind::kRefusal, call.route, {}, error.code, error.status});
-  Send(call, ErrorResponse(error, RetryAfterSeconds()));
+  const bool is_message = call.route.starts_with(kMessagesPrefix);
+  Send(call, (is_message ? MessagesErrorResponse : ErrorResponse)(error, RetryAfterSeconds()));
 }
 
 // The predicted wait, spread by a fifth so that clients do not come back together.
@@ -355,12 +366,55 @@ void ApiServer::Impl::OnGenerationEnd(std::string_view route, const GenerationEn
   if (end.status == 499) SKEIN_LOG(kInfo, "client closed the request").Field("route", route);
 }
 
+ApiOr<ChatPrompt> ApiServer::Impl::Render(ChatRequest* request) {
+  for (ChatMessage& message : request->conversation.messages) {
+    for (ChatToolCall& tool_call : message.tool_calls) call_texts_.Restore({}, &tool_call);
+  }
+  // Tools are shown and may not be called: the token that every call begins with is masked.
+  const bool shows_tools = !request->conversation.tool_schemas.empty();
+  if (shows_tools && request->tools.empty()) MaskToken(chat_.dsml_id(), &request->params.edits);
+  absl::StatusOr<ChatPrompt> prompt = chat_.Render(request->conversation);
+  if (prompt.ok()) return *std::move(prompt);
+  ApiError error = FromStatus(prompt.status());
+  error.param = absl::IsUnimplemented(prompt.status()) && shows_tools ? "tools" : "messages";
+  return error;
+}
+
 void ApiServer::Impl::HandleChat(Call& call) {
   auto body = ParseBody(call);
   if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
   auto parsed = ParseChatRequest(std::get<JsonValue>(body), options_.request_limits);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
+  Converse(call, std::move(std::get<ChatRequest>(parsed)), RequestForm::kChat);
+}
+
+void ApiServer::Impl::HandleMessages(Call& call) {
+  auto body = ParseBody(call);
+  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
+  auto parsed = ParseMessagesRequest(std::get<JsonValue>(body), options_.request_limits,
+                                     MessagesUse::kAnswer);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
+  Converse(call, std::move(std::get<ChatRequest>(parsed)), RequestForm::kMessages);
+}
+
+void ApiServer::Impl::HandleCountTokens(Call& call) {
+  auto body = ParseBody(call);
+  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
+  auto parsed =
+      ParseMessagesRequest(std::get<JsonValue>(body), options_.request_limits, MessagesUse::kCount);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
   ChatRequest& request = std::get<ChatRequest>(parsed);
+  CountUnknown(request.unknown_fields);
+  if (!IsServed(request.params.model)) return SendError(call, ModelNotFound(request.params.model));
+  if (const auto error = CheckTextSize(TextBytes(request.conversation))) {
+    return SendError(call, *error);
+  }
+  auto prompt = Render(&request);
+  if (const auto* error = std::get_if<ApiError>(&prompt)) return SendError(call, *error);
+  SendJson(call, Concat("{\"input_tokens\":", std::get<ChatPrompt>(prompt).ids.size(), "}"));
+}
+
+void ApiServer::Impl::Converse(Call& call, ChatRequest request, RequestForm form) {
   CountUnknown(request.unknown_fields);
   if (request.has_idle_penalties && !std::exchange(logged_penalties_, true)) {
     SKEIN_LOG(kInfo, "penalties have no effect while thinking is on").Field("route", call.route);
@@ -369,26 +423,17 @@ void ApiServer::Impl::HandleChat(Call& call) {
   if (const auto error = CheckBeforeEncoding(call, request.params, text_bytes)) {
     return SendError(call, *error);
   }
-  for (ChatMessage& message : request.conversation.messages) {
-    for (ChatToolCall& tool_call : message.tool_calls) call_texts_.Restore({}, &tool_call);
-  }
-  // Tools are shown and may not be called: the token that every call begins with is masked.
-  const bool shows_tools = !request.conversation.tool_schemas.empty();
-  if (shows_tools && request.tools.empty()) MaskToken(chat_.dsml_id(), &request.params.edits);
-  absl::StatusOr<ChatPrompt> prompt = chat_.Render(request.conversation);
-  if (!prompt.ok()) {
-    ApiError error = FromStatus(prompt.status());
-    error.param = absl::IsUnimplemented(prompt.status()) && shows_tools ? "tools" : "messages";
-    return SendError(call, error);
-  }
-  auto constraint = constraints_.Make(request, prompt->starts_in_reasoning);
+  auto rendered = Render(&request);
+  if (const auto* error = std::get_if<ApiError>(&rendered)) return SendError(call, *error);
+  ChatPrompt& prompt = std::get<ChatPrompt>(rendered);
+  auto constraint = constraints_.Make(request, prompt.starts_in_reasoning);
   if (const auto* error = std::get_if<ApiError>(&constraint)) return SendError(call, *error);
-  const auto error = Submit(call, std::move(request.params),
-                            {RequestForm::kChat,
-                             {{std::move(prompt->ids)}},
-                             prompt->starts_in_reasoning,
-                             std::move(request.tools),
-                             std::get<0>(std::move(constraint))});
+  GenerationInput input{form, {}};
+  input.prompts.push_back({std::move(prompt.ids)});
+  input.starts_in_reasoning = prompt.starts_in_reasoning;
+  input.tools = std::move(request.tools);
+  input.constraint = std::get<0>(std::move(constraint));
+  const auto error = Submit(call, std::move(request.params), std::move(input));
   if (error.has_value()) SendError(call, *error);
 }
 
@@ -450,19 +495,7 @@ void ApiServer::Impl::HandleTokenize(Call& call) {
     if (const auto* error = std::get_if<ApiError>(&encoded)) return SendError(call, *error);
     ids = std::move(std::get<std::vector<int32_t>>(encoded));
   }
-  std::string out;
-  JsonWriter writer(&out);
-  writer.BeginObject();
-  writer.Key("count");
-  writer.Uint(ids.size());
-  writer.Key("max_model_len");
-  writer.Int(options_.request_limits.max_model_len);
-  writer.Key("tokens");
-  writer.BeginArray();
-  for (int32_t id : ids) writer.Int(id);
-  writer.EndArray();
-  writer.EndObject();
-  SendJson(call, std::move(out));
+  SendJson(call, TokensJson(ids, options_.request_limits.max_model_len));
 }
 
 void ApiServer::Impl::HandleDetokenize(Call& call) {
@@ -491,28 +524,11 @@ void ApiServer::Impl::HandleDetokenize(Call& call) {
   SendJson(call, std::move(out));
 }
 
-std::string ApiServer::Impl::ModelJson(std::string_view name) const {
-  std::string out;
-  JsonWriter writer(&out);
-  writer.BeginObject();
-  writer.Key("id");
-  writer.String(name);
-  writer.Key("object");
-  writer.String("model");
-  writer.Key("created");
-  writer.Int(created_);
-  writer.Key("owned_by");
-  writer.String("skein");
-  writer.Key("max_model_len");
-  writer.Int(options_.request_limits.max_model_len);
-  writer.EndObject();
-  return out;
-}
-
 void ApiServer::Impl::HandleModels(Call& call) {
   std::string list;
   for (const std::string& name : options_.served_names) {
-    list += (list.empty() ? "" : ",") + ModelJson(name);
+    list += (list.empty() ? "" : ",") +
+            ModelJson(name, created_, options_.request_limits.max_model_len);
   }
   SendJson(call, "{\"object\":\"list\",\"data\":[" + list + "]}");
 }
@@ -520,7 +536,7 @@ void ApiServer::Impl::HandleModels(Call& call) {
 void ApiServer::Impl::HandleModel(Call& call) {
   const std::string name = protocol::PercentDecoded(call.request.path.substr(kModelsPrefix.size()));
   if (name.empty() || !IsServed(name)) return SendError(call, ModelNotFound(name));
-  SendJson(call, ModelJson(name));
+  SendJson(call, ModelJson(name, created_, options_.request_limits.max_model_len));
 }
 
 void ApiServer::Impl::HandleMetrics(Call& call) {

@@ -20,11 +20,14 @@ constexpr size_t kCallsMax = 128;
 constexpr size_t kNameBytesMax = 64;
 constexpr std::string_view kNotYet = "is not supported by this server; leave it out";
 
-bool IsFunctionName(std::string_view name) {
-  return !name.empty() && name.size() <= kNameBytesMax &&
-         name.find_first_not_of(
-             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") ==
-             std::string_view::npos;
+// A schema without properties names its parameters in other ways, or takes all names.
+bool NamesElsewhere(const JsonValue& schema) {
+  for (std::string_view name :
+       {"$ref", "allOf", "anyOf", "oneOf", "patternProperties", "propertyNames"}) {
+    if (schema.Find(name) != nullptr) return true;
+  }
+  const JsonValue* more = schema.Find("additionalProperties");
+  return more != nullptr && more->AsBool("additionalProperties").value_or(true);
 }
 
 // Text parts of a content list, joined by a blank line.
@@ -128,19 +131,6 @@ void ReadAssistant(FieldReader* reader, ChatMessage* message) {
   }
 }
 
-// The calls that a tool message may answer: those of the last assistant message.
-bool IsKnownCall(const std::vector<ChatMessage>& messages, std::string_view id) {
-  for (size_t i = messages.size(); i > 0; --i) {
-    const ChatMessage& message = messages[i - 1];
-    if (message.role != ChatRole::kAssistant) continue;
-    for (const ChatToolCall& call : message.tool_calls) {
-      if (call.id == id) return true;
-    }
-    return false;
-  }
-  return false;
-}
-
 void ReadToolResult(FieldReader* reader, const std::vector<ChatMessage>& before,
                     ChatMessage* message) {
   if (!ReadContent(reader, &message->content)) {
@@ -220,43 +210,6 @@ void ReadThinking(FieldReader* reader, ChatConversation* conversation) {
       thinking.value_or(true) ? ThinkingMode::kEnabled : ThinkingMode::kDisabled;
 }
 
-// A schema without properties names its parameters in other ways, or takes all names.
-bool NamesElsewhere(const JsonValue& schema) {
-  for (std::string_view name :
-       {"$ref", "allOf", "anyOf", "oneOf", "patternProperties", "propertyNames"}) {
-    if (schema.Find(name) != nullptr) return true;
-  }
-  const JsonValue* more = schema.Find("additionalProperties");
-  return more != nullptr && more->AsBool("additionalProperties").value_or(true);
-}
-
-// The parameters that the schema of a function declares and requires.
-void ReadParameters(FieldReader* function, DeclaredTool* tool) {
-  const JsonValue* parameters = function->Find("parameters");
-  if (parameters == nullptr) return;
-  if (!parameters->IsObject()) {
-    return function->WrongKind("parameters", *parameters, "an object");
-  }
-  FieldReader schema(*parameters, function->Path("parameters."));
-  if (const JsonValue* properties = schema.Find("properties")) {
-    if (!properties->IsObject()) schema.WrongKind("properties", *properties, "an object");
-    for (const protocol::JsonMember& member : properties->members()) {
-      tool->parameters.push_back(member.key);
-    }
-  } else {
-    tool->any_parameters = NamesElsewhere(*parameters);
-  }
-  if (const JsonValue* required = schema.Find("required")) {
-    if (!required->IsArray()) schema.WrongKind("required", *required, "an array");
-    for (size_t i = 0; i < required->elements().size(); ++i) {
-      const JsonValue& name = required->elements()[i];
-      if (!name.IsString()) schema.WrongKind(Concat("required[", i, "]"), name, "a string");
-      tool->required.emplace_back(name.string());
-    }
-  }
-  if (schema.error().has_value()) function->Keep(*schema.error());
-}
-
 void ReadFunction(FieldReader* function, DeclaredTool* tool) {
   const auto name = function->String("name");
   if (!name.has_value() || !IsFunctionName(*name)) {
@@ -265,7 +218,7 @@ void ReadFunction(FieldReader* function, DeclaredTool* tool) {
   tool->name = std::string(*name);
   function->String("description");
   if (function->Bool("strict").value_or(false)) function->Unsupported("strict", kNotYet);
-  ReadParameters(function, tool);
+  ReadParameters(function, "parameters", tool);
 }
 
 void ReadTool(FieldReader* fields, ChatRequest* request) {
@@ -367,6 +320,51 @@ void ReadResponseFormat(FieldReader* reader) {
 }
 
 }  // namespace
+
+bool IsFunctionName(std::string_view name) {
+  return !name.empty() && name.size() <= kNameBytesMax &&
+         name.find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") ==
+             std::string_view::npos;
+}
+
+bool IsKnownCall(const std::vector<ChatMessage>& messages, std::string_view id) {
+  for (size_t i = messages.size(); i > 0; --i) {
+    const ChatMessage& message = messages[i - 1];
+    if (message.role != ChatRole::kAssistant) continue;
+    for (const ChatToolCall& call : message.tool_calls) {
+      if (call.id == id) return true;
+    }
+    return false;
+  }
+  return false;
+}
+
+void ReadParameters(FieldReader* function, std::string_view name, DeclaredTool* tool) {
+  const JsonValue* parameters = function->Find(name);
+  if (parameters == nullptr) return;
+  if (!parameters->IsObject()) {
+    return function->WrongKind(name, *parameters, "an object");
+  }
+  FieldReader schema(*parameters, function->Path(name) + ".");
+  if (const JsonValue* properties = schema.Find("properties")) {
+    if (!properties->IsObject()) schema.WrongKind("properties", *properties, "an object");
+    for (const protocol::JsonMember& member : properties->members()) {
+      tool->parameters.push_back(member.key);
+    }
+  } else {
+    tool->any_parameters = NamesElsewhere(*parameters);
+  }
+  if (const JsonValue* required = schema.Find("required")) {
+    if (!required->IsArray()) schema.WrongKind("required", *required, "an array");
+    for (size_t i = 0; i < required->elements().size(); ++i) {
+      const JsonValue& one = required->elements()[i];
+      if (!one.IsString()) schema.WrongKind(Concat("required[", i, "]"), one, "a string");
+      tool->required.emplace_back(one.string());
+    }
+  }
+  if (schema.error().has_value()) function->Keep(*schema.error());
+}
 
 void ReadMessages(FieldReader* reader, std::vector<ChatMessage>* messages) {
   const JsonValue* list = reader->Find("messages");

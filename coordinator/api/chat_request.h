@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/api/api_error.h"
@@ -31,6 +32,13 @@ ApiOr<ChatRequest> ParseChatRequest(const protocol::JsonValue& body, const Reque
 
 // Bytes of everything of a conversation that is tokenised.
 size_t TextBytes(const ChatConversation& conversation);
+
+// A name that a function may have.
+bool IsFunctionName(std::string_view name);
+// The calls that a tool message may answer: those of the last assistant message.
+bool IsKnownCall(const std::vector<ChatMessage>& messages, std::string_view id);
+// The parameters that the schema of a function, its field `name`, declares and requires.
+void ReadParameters(FieldReader* function, std::string_view name, DeclaredTool* tool);
 
 // The messages of a body, as /tokenize takes them.
 void ReadMessages(FieldReader* reader, std::vector<ChatMessage>* messages);

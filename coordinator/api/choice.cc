@@ -43,7 +43,7 @@ void Choice::Append(const DeltaToken& token) {
   AddText(parser_.Append(token.id,
                          honour ? Detokenizer::Honour::kStops : Detokenizer::Honour::kNoStops));
   if (parser_.matched_stop().has_value()) {
-    ChoiceEnd end{"stop", {}};
+    ChoiceEnd end{"stop", {}, true};
     protocol::AppendJsonString(*parser_.matched_stop(), &end.stop_reason);
     EndAs(std::move(end));
   } else if (parser_.done()) {

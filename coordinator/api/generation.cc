@@ -12,11 +12,6 @@ namespace {
 // More than this waits for the socket: further text is merged into one event.
 constexpr size_t kMergeBytes = 16 * 1024;
 
-SseWriter::ChunkUsage UsageOf(const GenerationParams& params) {
-  if (params.continuous_usage) return SseWriter::ChunkUsage::kSoFar;
-  return params.include_usage ? SseWriter::ChunkUsage::kNull : SseWriter::ChunkUsage::kNone;
-}
-
 }  // namespace
 
 // Between the control thread and one choice.
@@ -49,7 +44,7 @@ Generation::Generation(Setup setup, const Tokenizer& tokenizer, FrontDoor& front
     : setup_(std::move(setup)),
       front_door_(front_door),
       exchange_(std::move(exchange)),
-      sse_(setup_.identity, UsageOf(setup_.params)) {
+      writer_(MakeAnswerWriter(setup_.identity, setup_.params)) {
   choices_.reserve(setup_.choices.size());
   for (Choice::Setup& choice : setup_.choices) {
     choices_.emplace_back(std::move(choice), setup_.params, setup_.identity.form, tokenizer);
@@ -78,13 +73,12 @@ void Generation::Start() {
   head.headers.emplace_back("Cache-Control", "no-cache");
   head.headers.emplace_back("X-Accel-Buffering", "no");
   exchange_->StartStream(std::move(head));
-  if (setup_.identity.form != RequestForm::kChat) return Flush();
   std::string events;
   for (const Choice& choice : choices_) {
-    const auto opens =
-        choice.starts_in_reasoning() ? SseWriter::Opens::kReasoning : SseWriter::Opens::kContent;
-    events += sse_.First(choice.index(), opens, usage(), choice.prompt_ids());
+    events +=
+        writer_->First(choice.index(), choice.starts_in_reasoning(), usage(), choice.prompt_ids());
   }
+  if (events.empty()) return Flush();
   if (!exchange_->Push(std::move(events))) OnClosed();
 }
 
@@ -140,10 +134,10 @@ std::string Generation::TakeEvents() {
   std::string events;
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
-    if (choice.has_unsent()) events += sse_.Delta(i, choice.Take(), usage());
+    if (choice.has_unsent()) events += writer_->Delta(i, choice.Take(), usage());
     if (!choice.end().has_value() || closed_[i]) continue;
     closed_[i] = true;
-    events += sse_.Last(i, *choice.end(), usage());
+    events += writer_->Last(i, *choice.end(), usage());
   }
   return events;
 }
@@ -166,15 +160,14 @@ void Generation::Finish() {
   const bool is_cut = choices_.front().end()->finish_reason == "length";
   End(is_cut ? "length" : "stop", 200);
   if (wants_stream()) {
-    std::string events = TakeEvents();
-    if (setup_.params.include_usage) events += sse_.UsageChunk(usage());
-    exchange_->EndStream(events + SseWriter::Done());
+    const std::string events = TakeEvents();
+    exchange_->EndStream(events + writer_->Done(usage()));
   } else {
     std::vector<ChoiceAnswer> answers;
     for (Choice& choice : choices_) answers.push_back(choice.TakeWhole());
     protocol::HttpResponse response;
     response.headers = setup_.headers;
-    response.body = AnswerJson(setup_.identity, answers, usage());
+    response.body = writer_->Whole(answers, usage());
     exchange_->Respond(std::move(response));
   }
 }
@@ -183,10 +176,11 @@ void Generation::Fail(const ApiError& error, const Choice* failed) {
   End(error.status == 408 ? "timeout" : "error", wants_stream() ? 200 : error.status);
   Cancel(failed);
   if (wants_stream()) {
-    exchange_->EndStream(TakeEvents() + SseWriter::Error(error, usage()),
+    const std::string events = TakeEvents();
+    exchange_->EndStream(events + writer_->Error(error, usage()),
                          protocol::HttpExchange::After::kClose);
   } else {
-    protocol::HttpResponse response = ErrorResponse(error, setup_.retry_after_s());
+    protocol::HttpResponse response = writer_->Refusal(error, setup_.retry_after_s());
     response.headers.insert(response.headers.end(), setup_.headers.begin(), setup_.headers.end());
     exchange_->Respond(std::move(response));
   }
@@ -208,7 +202,7 @@ void Generation::End(std::string_view reason, int status) {
   has_ended_ = true;
   if (!setup_.on_end) return;
   GenerationEnd end{reason, status};
-  if (setup_.identity.form == RequestForm::kChat) {
+  if (setup_.identity.form != RequestForm::kCompletion) {
     for (const Choice& choice : choices_) {
       for (size_t i = 0; i < end.calls.size(); ++i) end.calls[i] += choice.call_counts()[i];
       const auto reasoning = choice.reasoning_result();

@@ -11,11 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/api/answer_format.h"
+#include "coordinator/api/answer_writer.h"
 #include "coordinator/api/choice.h"
 #include "coordinator/api/delta_courier.h"
 #include "coordinator/api/generation_params.h"
-#include "coordinator/api/sse_writer.h"
 #include "coordinator/front_door.h"
 #include "coordinator/text/tokenizer.h"
 #include "protocol/http/http_server.h"
@@ -80,7 +79,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   Setup setup_;
   FrontDoor& front_door_;
   std::shared_ptr<protocol::HttpExchange> exchange_;
-  SseWriter sse_;
+  const std::unique_ptr<AnswerWriter> writer_;
   std::vector<Choice> choices_;  // by index
   std::vector<bool> closed_;     // by choice: its last event was sent
   bool has_ended_ = false;

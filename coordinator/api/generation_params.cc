@@ -16,8 +16,6 @@ using protocol::Concat;
 using protocol::JsonValue;
 
 constexpr int64_t kChoicesMax = 8;
-constexpr size_t kStopStringsMax = 4;
-constexpr size_t kStopBytesMax = 256;
 constexpr size_t kTokenListMax = 1024;
 constexpr size_t kLogitBiasMax = 1024;
 constexpr size_t kCacheSaltBytesMax = 128;

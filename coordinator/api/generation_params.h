@@ -4,6 +4,7 @@
 // Must never: narrow a number before its range was checked.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,6 +23,10 @@ struct RequestLimits {
   int32_t vocab_size = 0;
   int32_t max_logprobs = 20;
 };
+
+// Bounds of stop strings.
+inline constexpr size_t kStopStringsMax = 4;
+inline constexpr size_t kStopBytesMax = 256;
 
 struct GenerationParams {
   std::string model;                  // empty: the default name
@@ -44,7 +49,7 @@ struct GenerationParams {
 };
 
 // Which request form the fields belong to.
-enum class RequestForm { kChat, kCompletion };
+enum class RequestForm { kChat, kCompletion, kMessages };
 // Penalties have no effect while thinking is on.
 enum class Penalties { kWithoutEffect, kApply };
 

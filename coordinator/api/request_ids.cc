@@ -37,7 +37,10 @@ uint64_t Draw(uint64_t seed, uint64_t number, Purpose purpose) {
 
 std::string RequestIds::AnswerId(RequestForm form, uint64_t number) const {
   const uint64_t first = Draw(seed_, number, kAnswer);
-  return (form == RequestForm::kChat ? "chatcmpl-" : "cmpl-") + Hex(first) + Hex(Mix(first));
+  const char* kind = form == RequestForm::kChat         ? "chatcmpl-"
+                     : form == RequestForm::kCompletion ? "cmpl-"
+                                                        : "msg_";
+  return kind + Hex(first) + Hex(Mix(first));
 }
 
 std::string RequestIds::HeaderId(std::string_view given, uint64_t number) const {

@@ -15,7 +15,7 @@ class RequestIds {
  public:
   explicit RequestIds(uint64_t seed) : seed_(seed) {}
 
-  // "chatcmpl-" or "cmpl-" and 32 hexadecimal digits; `number` is the request's number.
+  // "chatcmpl-", "cmpl-" or "msg_" and 32 hexadecimal digits; `number` is the request's number.
   std::string AnswerId(RequestForm form, uint64_t number) const;
   // The x-request-id of the client if it is 1 to 128 visible ASCII characters, else a new one.
   std::string HeaderId(std::string_view given, uint64_t number) const;

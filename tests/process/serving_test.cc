@@ -264,6 +264,31 @@ TEST(ServingTest, AChoiceEqualsTheRequestOfItsPromptAndSeed) {
   EXPECT_GT(std::set<std::string>(alone.begin(), alone.end()).size(), 2u);
 }
 
+TEST(ServingTest, AMessageSaysWhatAChatSays) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady()) << server.output();
+  protocol::HttpCall call;
+  call.port = server.port();
+  call.method = "POST";
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"What is the capital of Vietnam?"}],)"
+      R"("max_tokens":60,"temperature":0,"thinking":{"type":"disabled"}})";
+  call.body = body;
+  call.target = "/v1/chat/completions";
+  const auto chat = protocol::CallHttp(call);
+  call.target = "/v1/messages";
+  const auto message = protocol::CallHttp(call);
+  ASSERT_TRUE(chat.ok() && message.ok());
+  const auto of_chat = protocol::ParseJson(chat->body);
+  const auto of_message = protocol::ParseJson(message->body);
+  ASSERT_TRUE(of_chat.ok() && of_message.ok());
+  const JsonValue& block = of_message->Find("content")->elements()[0];
+  EXPECT_EQ(block.Find("text")->string(),
+            of_chat->Find("choices")->elements()[0].Find("message")->Find("content")->string());
+  EXPECT_THAT(std::string(block.Find("text")->string()), HasSubstr("Hanoi"));
+  EXPECT_EQ(of_message->Find("stop_reason")->string(), "end_turn");
+}
+
 TEST(ServingTest, StreamsTheCapitalAndTheColour) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady()) << server.output();

@@ -26,6 +26,8 @@ std::string CacheRoot(std::string_view tenant, std::string_view salt) {
 }
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
+// Between two audits of every account; the sums are compared after each step.
+constexpr absl::Duration kAuditPeriod = absl::Seconds(1);
 // After the deadline of a drain, time for the last error events to leave.
 constexpr absl::Duration kDrainGrace = absl::Seconds(2);
 constexpr size_t kAhead = 8;  // requests
@@ -357,6 +359,11 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
   }
   steps_.Committed(result, now);
   LearnCapacity();
+  // What is wrong is counted once; then the next look at everything says whether there is more.
+  if (audited_[result.group.value()] == scheduler::AuditFindings{} &&
+      !scheduler::SumsAgree(scheduler_.group(result.group))) {
+    AuditGroup(result.group);
+  }
   // Before the clients hear of it: whoever saw the last token may ask for the sum.
   metrics_.engines[result.group.value()].generation_tokens.Increment(
       static_cast<double>(commit_.tokens.size()));
@@ -442,14 +449,10 @@ void ControlLoop::UpdateGroupGauges(protocol::GroupId group) {
   engine.requests_running.Set(schedule.num_running());
   scheduler::SchedulerCounters& counted = counted_[group.value()];
   const scheduler::SchedulerCounters& counters = schedule.counters();
-  engine.preemptions.Increment(static_cast<double>(counters.preemptions - counted.preemptions));
-  engine.preempted_tokens.Increment(
-      static_cast<double>(counters.preempted_tokens - counted.preempted_tokens));
+  engine.Add(counters, counted);
   metrics_.replays.At({"replayed"})
       .Increment(static_cast<double>(counters.replays - counted.replays));
   metrics_.migrations.Increment(static_cast<double>(counters.moves - counted.moves));
-  engine.speculation.Add(counters, counted);
-  engine.cache.Add(counters, counted);
   counted = counters;
   const scheduler::BlockPool* blocks = schedule.block_pool();
   if (blocks == nullptr) return;
@@ -532,7 +535,10 @@ void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
   SettleForgotten(now);
   UpdateReadiness(now);
   NoteWorkerTimes();
-  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) AuditGroup(protocol::GroupId(i));
+  if (now - last_audit_ >= kAuditPeriod) {
+    last_audit_ = now;
+    for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) AuditGroup(protocol::GroupId(i));
+  }
   CheckDrain(context);
   context.StartTimer(kTick);
 }

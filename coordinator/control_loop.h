@@ -111,6 +111,7 @@ class ControlLoop final : public protocol::Actor {
   bool serving_ = false;                    // all groups were ready, or waited for long enough
   std::optional<absl::Time> first_formed_;  // when the first group was
   absl::Time last_timer_;
+  absl::Time last_audit_;
   // Workers that were lost and of whose end nothing is known yet, by when.
   std::map<protocol::ActorId, absl::Time> deaths_;
   std::optional<absl::Time> drain_deadline_;

@@ -31,6 +31,8 @@ const std::vector<std::string> kReasons = {
     "grammar_too_complex", "model_not_found", "request_too_large",     "other"};
 const std::vector<std::string> kPhases = {"prefill", "decode", "mixed"};
 const std::vector<std::string> kDraftMethods = {"dspark", "mtp", "provided"};
+// By scheduler::PreemptReason.
+const std::vector<std::string> kPreemptReasons = {"kv_blocks", "probation"};
 // By scheduler::CacheMiss.
 const std::vector<std::string> kCacheMisses = {"cold", "evicted", "state_missing", "salt",
                                                "alignment"};
@@ -232,11 +234,14 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
                                          "rising: lower max_num_seqs."},
                                         {Engines(num_engines)})),
       preemptions(registry.AddCounters(
-          {"skein_preemptions_total", "Sequences that lost their cache to others and start over."},
-          {Engines(num_engines)})),
+          {"skein_preemptions_total",
+           "Sequences that lost their cache to others and start over. kv_blocks: the cache is too "
+           "small for what runs, lower max_num_seqs; probation: a request that may have ended its "
+           "worker runs alone."},
+          {Engines(num_engines), {"reason", kPreemptReasons}})),
       preempted_tokens(registry.AddCounters(
           {"skein_preempted_tokens_total", "Computed tokens that preemption threw away."},
-          {Engines(num_engines)})),
+          {Engines(num_engines), {"reason", kPreemptReasons}})),
       latency(registry, num_engines),
       speculation(registry, num_engines, num_drafts),
       cache(registry, num_engines) {}
@@ -353,10 +358,24 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
       kv_blocks_used(families.kv_blocks.At({engine, "used"})),
       kv_blocks_cached(families.kv_blocks.At({engine, "cached"})),
       kv_cache_usage(families.kv_cache_usage.At({engine})),
-      preemptions(families.preemptions.At({engine})),
-      preempted_tokens(families.preempted_tokens.At({engine})),
       speculation(families.speculation, engine, num_drafts),
-      cache(families.cache, engine) {}
+      cache(families.cache, engine) {
+  for (const std::string& reason : kPreemptReasons) {
+    preemptions.push_back(families.preemptions.At({engine, reason}));
+    preempted_tokens.push_back(families.preempted_tokens.At({engine, reason}));
+  }
+}
+
+void GroupMetrics::Add(const scheduler::SchedulerCounters& now,
+                       const scheduler::SchedulerCounters& before) {
+  for (size_t i = 0; i < preemptions.size(); ++i) {
+    preemptions[i].Increment(static_cast<double>(now.preemptions[i] - before.preemptions[i]));
+    preempted_tokens[i].Increment(
+        static_cast<double>(now.preempted_tokens[i] - before.preempted_tokens[i]));
+  }
+  speculation.Add(now, before);
+  cache.Add(now, before);
+}
 
 const std::vector<std::string>& WorkerStates() {
   static const auto* states = new std::vector<std::string>{"ready", "spare", "suspect", "dead"};

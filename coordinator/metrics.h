@@ -67,7 +67,7 @@ struct GroupFamilies {
   protocol::HistogramFamily request_prompt_tokens, request_generation_tokens;
   protocol::GaugeFamily kv_blocks;  // state
   protocol::GaugeFamily kv_cache_usage;
-  protocol::CounterFamily preemptions, preempted_tokens;
+  protocol::CounterFamily preemptions, preempted_tokens;  // reason
   LatencyFamilies latency;
   SpeculationFamilies speculation;
   CacheFamilies cache;
@@ -101,6 +101,8 @@ struct SpeculationMetrics {
 // The series of one worker group.
 struct GroupMetrics {
   GroupMetrics(const GroupFamilies& families, std::string_view engine, uint32_t num_drafts);
+  // Adds what happened between two readings of the scheduler's counters.
+  void Add(const scheduler::SchedulerCounters& now, const scheduler::SchedulerCounters& before);
   protocol::Gauge requests_running;
   protocol::Counter prompt_tokens, generation_tokens;
   protocol::Histogram request_prompt_tokens, request_generation_tokens;
@@ -108,7 +110,7 @@ struct GroupMetrics {
   protocol::Histogram e2e_latency, queue_time, prefill_time, decode_time, inference_time;
   protocol::Histogram time_per_output_token;
   protocol::Gauge kv_blocks_free, kv_blocks_used, kv_blocks_cached, kv_cache_usage;
-  protocol::Counter preemptions, preempted_tokens;
+  std::vector<protocol::Counter> preemptions, preempted_tokens;  // by scheduler::PreemptReason
   SpeculationMetrics speculation;
   CacheMetrics cache;
 };

@@ -3,11 +3,55 @@
 #include <vector>
 
 namespace skein::scheduler {
+namespace {
+
+// Of `all` things those that are held and free too often or not at all.
+void Compare(uint64_t held, uint64_t free, uint64_t all, AuditFindings& findings) {
+  if (held + free < all) findings.leaks += static_cast<uint32_t>(all - held - free);
+  if (held + free > all) findings.double_frees += static_cast<uint32_t>(held + free - all);
+}
+
+// Checkpoints that a step in flight writes.
+uint32_t NumSaving(const GroupScheduler& group) {
+  uint32_t saving = 0;
+  for (uint32_t lane = 0; lane < group.num_lanes(); ++lane) {
+    for (const StepInFlight::Part& part : group.in_flight(lane).parts) saving += part.saved ? 1 : 0;
+  }
+  return saving;
+}
+
+void AuditSlots(const GroupScheduler& group, AuditFindings& findings) {
+  if (!group.has_epoch()) return;
+  Compare(group.num_running(), group.num_free_slots(), group.geometry().num_slots, findings);
+  const PrefixCache* cache = group.prefix_cache();
+  if (cache == nullptr) return;
+  Compare(uint64_t{cache->num_checkpoints()} + NumSaving(group), cache->num_free_checkpoints(),
+          group.geometry().num_checkpoints, findings);
+}
+
+}  // namespace
+
+bool SumsAgree(const GroupScheduler& group) {
+  const BlockPool* pool = group.block_pool();
+  if (pool == nullptr) return true;
+  uint64_t held = 0;
+  for (uint32_t lane = 0; lane < group.num_lanes(); ++lane) {
+    for (const Sequence* sequence : group.running(lane)) held += sequence->blocks.size();
+  }
+  AuditFindings findings;
+  AuditSlots(group, findings);
+  const PrefixCache* cache = group.prefix_cache();
+  if (cache != nullptr) held += cache->num_blocks();
+  return findings == AuditFindings{} && held == pool->num_references() &&
+         pool->num_held() + pool->num_free() == pool->num_blocks() &&
+         (cache == nullptr || cache->num_doubled() == 0);
+}
 
 AuditFindings AuditBlocks(const GroupScheduler& group) {
   AuditFindings findings;
   const BlockPool* pool = group.block_pool();
   if (pool == nullptr) return findings;
+  AuditSlots(group, findings);
   std::vector<uint32_t> held(pool->num_blocks(), 0);
   for (uint32_t lane = 0; lane < group.num_lanes(); ++lane) {
     for (const Sequence* sequence : group.running(lane)) {
@@ -29,10 +73,7 @@ AuditFindings AuditBlocks(const GroupScheduler& group) {
     findings.double_frees += references < held[b] ? 1 : 0;
     used += references > 0 ? 1 : 0;
   }
-  // A block that nobody has and that is not free either.
-  if (used + pool->num_free() < pool->num_blocks()) {
-    findings.leaks += pool->num_blocks() - used - pool->num_free();
-  }
+  Compare(used, pool->num_free(), pool->num_blocks(), findings);
   return findings;
 }
 

@@ -12,6 +12,7 @@ bool BlockPool::Allocate(uint32_t count, BlockTable& table) {
     const uint32_t block = free_.TakeLowest();
     references_[block] = 1;
     ++num_references_;
+    ++num_held_;
     table.emplace_back(block);
   }
   return true;
@@ -29,7 +30,9 @@ void BlockPool::Release(const BlockTable& blocks) {
     SKEIN_CHECK(block.value() < references_.size() && references_[block.value()] > 0)
         << "scheduler invariant 1: block " << block << " is released without a reference";
     --num_references_;
-    if (--references_[block.value()] == 0) free_.Insert(block.value());
+    if (--references_[block.value()] > 0) continue;
+    --num_held_;
+    free_.Insert(block.value());
   }
 }
 

@@ -29,11 +29,14 @@ class BlockPool {
   uint32_t references(protocol::BlockId block) const { return references_[block.value()]; }
   // Of all blocks.
   uint64_t num_references() const { return num_references_; }
+  // Blocks with a reference.
+  uint32_t num_held() const { return num_held_; }
 
  private:
   FreeIds free_;
   std::vector<uint32_t> references_;
   uint64_t num_references_ = 0;
+  uint32_t num_held_ = 0;
 };
 
 }  // namespace skein::scheduler

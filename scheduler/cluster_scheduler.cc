@@ -1,5 +1,6 @@
 #include "scheduler/cluster_scheduler.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -182,10 +183,11 @@ bool ClusterScheduler::MayRun(const Sequence& sequence, const GroupScheduler& gr
 // The group that could start the sequence now and has the least to do.
 std::optional<uint32_t> ClusterScheduler::PlaceOf(const Sequence& sequence) {
   for (size_t i = 0; i < groups_.size(); ++i) {
-    const GroupScheduler& group = *groups_[i];
-    loads_[i].can_take = MayRun(sequence, group) && rooms_[i].sequences > 0 &&
-                         group.FirstBlocks(sequence) <= rooms_[i].blocks &&
-                         group.CheckFits(sequence).ok();
+    GroupScheduler& group = *groups_[i];
+    const uint32_t blocks = rooms_[i].blocks;
+    loads_[i].can_take =
+        MayRun(sequence, group) && rooms_[i].sequences > 0 && group.CheckFits(sequence).ok() &&
+        (group.FirstBlocks(sequence) <= blocks || group.FirstBlocksFound(sequence) <= blocks);
     loads_[i].marked = 0;
     if (!sequence.suspicion.marked()) continue;
     loads_[i].marked = group.num_marked();
@@ -214,7 +216,8 @@ void ClusterScheduler::Assign() {
     assigned.insert(probation ? assigned.begin() : assigned.end(), sequence);
     if (probation) probation_group_.reset();
     --rooms_[*chosen].sequences;
-    rooms_[*chosen].blocks -= groups_[*chosen]->FirstBlocks(*sequence);
+    rooms_[*chosen].blocks -=
+        std::min(rooms_[*chosen].blocks, groups_[*chosen]->FirstBlocks(*sequence));
     loads_[*chosen].outstanding_tokens += OutstandingTokens(*sequence);
   }
 }

@@ -30,7 +30,7 @@ bool GroupScheduler::EnsureBlocks(Sequence& sequence, uint32_t tokens) {
   while (num_free_blocks() < missing) {
     Sequence* victim = FindVictim(sequence);
     if (victim == nullptr) return false;
-    Preempt(*victim);
+    Preempt(*victim, PreemptReason::kBlocks);
   }
   return TakeBlocks(missing, sequence.blocks);
 }
@@ -54,17 +54,15 @@ uint32_t GroupScheduler::NextChunk(const Sequence& sequence, const StepBudget& b
   return chunk;
 }
 
-// Looks up a newcomer and gives it what is held of its tokens. False, and nothing changed, when its
-// first chunk finds no room.
-bool GroupScheduler::UseCache(Sequence& sequence, const StepBudget& budget) {
+// Finds what is held of the tokens of a newcomer, in match_, and where it would go on from there,
+// in `use`. Returns the blocks that its first chunk of at most `chunk` tokens takes beyond those
+// that others use.
+uint32_t GroupScheduler::LookUp(const Sequence& sequence, uint32_t chunk, CacheUse& use) {
   const uint32_t block = geometry_.block_tokens;
-  const uint32_t chunk = ChunkLength(sequence, budget);
-  if (cache_ == nullptr) return BlocksFor(chunk, block) <= blocks_->num_free();
   // The last token is always computed: its row decides the next one. Who is a suspect shares
   // nothing.
   const uint32_t whole = sequence.alone() ? 0 : (sequence.length() - 1) / block;
   cache_->Find(sequence.cache_root, sequence.tokens, whole, match_);
-  CacheUse& use = sequence.cache;
   use = {};
   const auto found = static_cast<uint32_t>(match_.nodes.size());
   use.shared_length = found * block;
@@ -76,16 +74,31 @@ bool GroupScheduler::UseCache(Sequence& sequence, const StepBudget& budget) {
     use.exact_from = use.shared_length;
   }
   const uint32_t end = use.resume_length + std::min(sequence.length() - use.resume_length, chunk);
-  const uint32_t wanted = std::max(BlocksFor(end, block), found) - found;
-  if (wanted + match_.num_idle > num_free_blocks()) {
-    use = {};
-    return false;
-  }
   use.branch = use.shared_length > use.exact_from || use.exact_from > use.resume_length
                    ? use.shared_length
                    : 0;
   use.last = whole * block;
   use.saved = use.exact_from > use.resume_length ? 0 : use.resume_length;
+  const uint32_t wanted = std::max(BlocksFor(end, block), found) - found;
+  return wanted + static_cast<uint32_t>(match_.num_idle);
+}
+
+uint32_t GroupScheduler::FirstBlocksFound(const Sequence& sequence) {
+  if (cache_ == nullptr) return FirstBlocks(sequence);
+  CacheUse use;
+  return LookUp(sequence, std::min(limits_.max_num_batched_tokens, geometry_.max_rows), use);
+}
+
+// Looks up a newcomer and gives it what is held of its tokens. False, and nothing changed, when its
+// first chunk finds no room.
+bool GroupScheduler::UseCache(Sequence& sequence, const StepBudget& budget) {
+  const uint32_t chunk = ChunkLength(sequence, budget);
+  if (cache_ == nullptr) return BlocksFor(chunk, geometry_.block_tokens) <= blocks_->num_free();
+  CacheUse& use = sequence.cache;
+  if (LookUp(sequence, chunk, use) > num_free_blocks()) {
+    use = {};
+    return false;
+  }
   cache_->Hold(sequence.cache_root, match_, use.chain);
   for (const CacheNode node : match_.nodes) {
     const protocol::BlockId shared = cache_->block(node);
@@ -94,7 +107,7 @@ bool GroupScheduler::UseCache(Sequence& sequence, const StepBudget& budget) {
   }
   sequence.planned = sequence.computed = use.resume_length;
   use.written = use.resume_length;
-  if (!sequence.cached_tokens) CountHit(sequence, whole * block);
+  if (!sequence.cached_tokens) CountHit(sequence, use.last);
   return true;
 }
 

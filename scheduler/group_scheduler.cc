@@ -141,9 +141,9 @@ void GroupScheduler::Evict() {
   }
 }
 
-void GroupScheduler::Preempt(Sequence& sequence) {
-  ++counters_.preemptions;
-  counters_.preempted_tokens += sequence.computed;
+void GroupScheduler::Preempt(Sequence& sequence, PreemptReason reason) {
+  ++counters_.preemptions[static_cast<size_t>(reason)];
+  counters_.preempted_tokens[static_cast<size_t>(reason)] += sequence.computed;
   Unlist(sequence);
   Requeue(sequence);
 }
@@ -160,7 +160,7 @@ void GroupScheduler::StartEpoch(protocol::GroupId group, protocol::RankId rank,
   const bool resumes = geometry.num_checkpoints > 0 || geometry.recompute_tokens > 0;
   if (limits_.prefix_caching && resumes) {
     cache_ = std::make_unique<PrefixCache>(*blocks_, geometry.block_tokens, geometry.num_slots,
-                                           geometry.num_checkpoints);
+                                           geometry.num_checkpoints, limits_.cache_hash);
   }
   free_slots_ = FreeIds(geometry.num_slots);
 }
@@ -408,7 +408,7 @@ std::optional<StepPlan> GroupScheduler::PlanProbation(uint32_t lane,
   const uint32_t missing = wanted - std::min(wanted, static_cast<uint32_t>(sequence.blocks.size()));
   for (std::vector<Sequence*>& others : running_) {
     for (size_t i = others.size(); i-- > 0 && num_free_blocks() < missing;) {
-      if (others[i] != &sequence) Preempt(*others[i]);
+      if (others[i] != &sequence) Preempt(*others[i], PreemptReason::kProbation);
     }
   }
   SKEIN_CHECK(AddToPlan(sequence, budget, plan)) << "a sequence alone in its group finds no room";

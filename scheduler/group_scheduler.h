@@ -30,6 +30,7 @@ struct SchedulerLimits {
   AdmissionLimits admission;            // of all groups together
   SpeculationSettings speculation = {};
   bool prefix_caching = false;
+  BlockHash cache_hash = &HashTokens;
 };
 
 // One token that a commit appended.
@@ -90,10 +91,18 @@ enum class CacheMiss : uint8_t {
 };
 inline constexpr size_t kNumCacheMisses = 5;
 
+// Why a running sequence went back to the queue with its tokens and without its cache.
+enum class PreemptReason : uint8_t {
+  kBlocks,     // one that is served before it needed its blocks
+  kProbation,  // so did one on probation, which runs alone
+};
+inline constexpr size_t kNumPreemptReasons = 2;
+
 // Counts that only grow, for the metrics.
 struct SchedulerCounters {
-  uint64_t preemptions = 0;
-  uint64_t preempted_tokens = 0;
+  // By PreemptReason: sequences, and tokens that were computed for nothing.
+  std::array<uint64_t, kNumPreemptReasons> preemptions{};
+  std::array<uint64_t, kNumPreemptReasons> preempted_tokens{};
   uint64_t replays = 0;            // sequences put back by an ended epoch
   uint64_t moves = 0;              // sequences put back because their group is emptied
   uint64_t drafts = 0;             // sequences' steps that verified drafts
@@ -152,6 +161,8 @@ class GroupScheduler {
   Room FindRoom() const;
   // Blocks of the first chunk of a queued sequence.
   uint32_t FirstBlocks(const Sequence& sequence) const;
+  // The same without those that the prefix cache has and somebody uses: looks them up.
+  uint32_t FirstBlocksFound(const Sequence& sequence);
 
   // The next step of a lane, or nothing when the lane has one in flight, no epoch runs, or nothing
   // can run. `newcomers`: queued sequences that were assigned to this group, in order of service;
@@ -207,6 +218,7 @@ class GroupScheduler {
   uint32_t FitDrafts(const Sequence& sequence, uint32_t depth) const;
   bool EnsureBlocks(Sequence& sequence, uint32_t tokens);
   bool TakeBlocks(uint32_t count, BlockTable& table);
+  uint32_t LookUp(const Sequence& sequence, uint32_t chunk, CacheUse& use);
   bool UseCache(Sequence& sequence, const StepBudget& budget);
   void CountHit(Sequence& sequence, uint32_t whole);
   uint32_t NextChunk(const Sequence& sequence, const StepBudget& budget) const;
@@ -214,7 +226,7 @@ class GroupScheduler {
   void FinishSave(const StepInFlight::Part& part);
   void PublishBlocks(Sequence& sequence);
   Sequence* FindVictim(const Sequence& wanting) const;
-  void Preempt(Sequence& sequence);
+  void Preempt(Sequence& sequence, PreemptReason reason);
   void TakeBack(Sequence& sequence);
   void Requeue(Sequence& sequence);
   void MoveOut(Sequence& sequence);

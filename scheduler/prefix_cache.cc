@@ -9,18 +9,32 @@
 namespace skein::scheduler {
 namespace {
 
+constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ULL;
+
 uint64_t Mix(uint64_t x) {
   x ^= x >> 32;
-  x *= 0x9e3779b97f4a7c15ULL;
+  x *= kOdd;
   x ^= x >> 29;
   return x;
 }
 
 }  // namespace
 
+// Four lanes, so that the multiplications of one do not wait for those of another.
 uint64_t HashTokens(uint64_t parent, std::span<const int32_t> tokens) {
+  constexpr size_t kLanes = 4;
+  std::array<uint64_t, kLanes> lanes = {parent, ~parent, parent + kOdd, ~parent - kOdd};
+  size_t i = 0;
+  for (; i + 2 * kLanes <= tokens.size(); i += 2 * kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const uint64_t low = static_cast<uint32_t>(tokens[i + 2 * lane]);
+      const uint64_t high = static_cast<uint32_t>(tokens[i + 2 * lane + 1]);
+      lanes[lane] = Mix(lanes[lane] ^ (low | high << 32));
+    }
+  }
   uint64_t hash = Mix(parent + tokens.size() + 1);
-  for (const int32_t token : tokens) hash = Mix(hash ^ static_cast<uint32_t>(token));
+  for (; i < tokens.size(); ++i) hash = Mix(hash ^ static_cast<uint32_t>(tokens[i]));
+  for (const uint64_t lane : lanes) hash = Mix(hash ^ lane);
   return hash;
 }
 
@@ -30,6 +44,8 @@ PrefixCache::PrefixCache(BlockPool& pool, uint32_t block_tokens, uint32_t first_
       block_tokens_(block_tokens),
       first_checkpoint_(first_checkpoint),
       hash_(hash),
+      tokens_(size_t{pool.num_blocks()} * block_tokens),
+      listed_(pool.num_blocks(), 0),
       buckets_(std::bit_ceil(std::max<size_t>(pool.num_blocks(), 1) * 2), kNoNode),
       free_checkpoints_(num_checkpoints),
       evicted_(buckets_.size(), 0) {}
@@ -39,17 +55,44 @@ CacheNode PrefixCache::FindRoot(const std::string& root) const {
   return found == roots_.end() ? kNoNode : found->second;
 }
 
+// A root that is gone had the hash that it would get again.
+uint64_t PrefixCache::RootHash(const std::string& root) const {
+  uint64_t hash = HashTokens(0, {});
+  for (const char c : root) hash = Mix(hash ^ static_cast<unsigned char>(c));
+  return hash;
+}
+
+std::span<const int32_t> PrefixCache::TokensOf(const Node& node) const {
+  return std::span(tokens_).subspan(size_t{node.block.value()} * block_tokens_, block_tokens_);
+}
+
 CacheNode PrefixCache::Child(CacheNode parent, uint64_t hash,
                              std::span<const int32_t> tokens) const {
   CacheNode at = buckets_[hash & (buckets_.size() - 1)];
   for (; at != kNoNode; at = nodes_[at].next) {
     const Node& node = nodes_[at];
-    if (node.parent == parent && node.hash == hash &&
-        std::equal(tokens.begin(), tokens.end(), node.tokens.begin(), node.tokens.end())) {
-      return at;
-    }
+    if (node.parent != parent || node.hash != hash) continue;
+    const std::span<const int32_t> held = TokensOf(node);
+    if (std::equal(tokens.begin(), tokens.end(), held.begin(), held.end())) return at;
   }
   return kNoNode;
+}
+
+// A hundred thousand blocks do not fit into the caches of a processor: asks for all that the next
+// ones of a search will read, each kind when what leads to it has had time to arrive.
+void PrefixCache::Prefetch(std::span<const uint64_t> hashes) const {
+  const auto bucket = [this](uint64_t hash) { return &buckets_[hash & (buckets_.size() - 1)]; };
+  for (const uint64_t hash : hashes) __builtin_prefetch(bucket(hash));
+  for (const uint64_t hash : hashes) {
+    if (*bucket(hash) != kNoNode) __builtin_prefetch(&nodes_[*bucket(hash)]);
+  }
+  constexpr size_t kLine = 64 / sizeof(int32_t);
+  for (const uint64_t hash : hashes) {
+    const CacheNode node = *bucket(hash);
+    if (node == kNoNode) continue;
+    const std::span<const int32_t> tokens = TokensOf(nodes_[node]);
+    for (size_t i = 0; i < tokens.size(); i += kLine) __builtin_prefetch(&tokens[i]);
+  }
 }
 
 void PrefixCache::Find(const std::string& root, std::span<const int32_t> tokens, size_t blocks_max,
@@ -59,20 +102,25 @@ void PrefixCache::Find(const std::string& root, std::span<const int32_t> tokens,
   match.num_idle = 0;
   match.evicted = false;
   CacheNode at = FindRoot(root);
-  // A root that is gone had the hash that it would get again.
-  uint64_t hash = HashTokens(0, {});
-  for (const char c : root) hash = Mix(hash ^ static_cast<unsigned char>(c));
-  for (size_t i = 0; i < blocks_max; ++i) {
-    const std::span<const int32_t> block = tokens.subspan(i * block_tokens_, block_tokens_);
-    hash = hash_(hash, block);
-    at = at == kNoNode ? kNoNode : Child(at, hash, block);
-    if (at == kNoNode) {
-      match.evicted = evicted_[hash & (evicted_.size() - 1)] == hash;
-      return;
+  uint64_t hash = at == kNoNode ? RootHash(root) : nodes_[at].hash;
+  std::array<uint64_t, kAhead> hashes;
+  for (size_t first = 0; first < blocks_max; first += kAhead) {
+    const size_t count = std::min(kAhead, blocks_max - first);
+    const auto block = [&](size_t i) {
+      return tokens.subspan((first + i) * block_tokens_, block_tokens_);
+    };
+    for (size_t i = 0; i < count; ++i) hashes[i] = hash = hash_(hash, block(i));
+    if (at != kNoNode) Prefetch(std::span(hashes).first(count));
+    for (size_t i = 0; i < count; ++i) {
+      at = at == kNoNode ? kNoNode : Child(at, hashes[i], block(i));
+      if (at == kNoNode) {
+        match.evicted = evicted_[hashes[i] & (evicted_.size() - 1)] == hashes[i];
+        return;
+      }
+      match.nodes.push_back(at);
+      if (nodes_[at].checkpoint) match.with_state = match.nodes.size();
+      match.num_idle += nodes_[at].holders == 0 ? 1 : 0;
     }
-    match.nodes.push_back(at);
-    if (nodes_[at].checkpoint) match.with_state = match.nodes.size();
-    match.num_idle += nodes_[at].holders == 0 ? 1 : 0;
   }
 }
 
@@ -94,6 +142,20 @@ void PrefixCache::Free(CacheNode node) {
   unused_.push_back(node);
 }
 
+// The node names the block, with these tokens.
+void PrefixCache::List(CacheNode node, std::span<const int32_t> tokens, protocol::BlockId block) {
+  nodes_[node].block = block;
+  if (listed_[block.value()]++ > 0) ++num_doubled_;
+  std::copy(tokens.begin(), tokens.end(),
+            tokens_.begin() + static_cast<std::ptrdiff_t>(block.value()) * block_tokens_);
+  pool_.AddReference(block);
+}
+
+void PrefixCache::Unlist(const Node& node) {
+  if (--listed_[node.block.value()] > 0) --num_doubled_;
+  pool_.Release({node.block});
+}
+
 void PrefixCache::Link(CacheNode node) {
   CacheNode& head = buckets_[nodes_[node].hash & (buckets_.size() - 1)];
   nodes_[node].next = head;
@@ -109,9 +171,9 @@ void PrefixCache::Unlink(CacheNode node) {
 void PrefixCache::AddHolder(CacheNode node) {
   Node& held = nodes_[node];
   ++num_holds_;
-  if (held.holders++ > 0 || held.is_root) return;
+  if (held.holders++ > 0 || held.root != nullptr) return;
   --num_idle_;
-  leaves_.erase({held.idle_since, node});
+  if (held.children == 0) leaves_.erase({held.idle_since, node});
 }
 
 void PrefixCache::DropHolder(CacheNode node) {
@@ -120,7 +182,7 @@ void PrefixCache::DropHolder(CacheNode node) {
       << "scheduler invariant 10: cache node " << node << " is released without a holder";
   --num_holds_;
   if (--held.holders > 0) return;
-  if (held.is_root) return FreeRoot(node);
+  if (held.root != nullptr) return FreeRoot(node);
   ++num_idle_;
   held.idle_since = ++clock_;
   Offer(node);
@@ -128,13 +190,13 @@ void PrefixCache::DropHolder(CacheNode node) {
 
 void PrefixCache::Offer(CacheNode node) {
   const Node& it = nodes_[node];
-  if (it.is_root) return FreeRoot(node);
+  if (it.root != nullptr) return FreeRoot(node);
   if (it.holders == 0 && it.children == 0) leaves_.insert({it.idle_since, node});
 }
 
 void PrefixCache::FreeRoot(CacheNode node) {
   if (nodes_[node].holders > 0 || nodes_[node].children > 0) return;
-  roots_.erase(nodes_[node].root);
+  roots_.erase(roots_.find(*nodes_[node].root));
   Free(node);
 }
 
@@ -143,11 +205,8 @@ void PrefixCache::Hold(const std::string& root, const Match& match, CacheChain& 
   if (chain.root == kNoNode) {
     chain.root = NewNode();
     Node& made = nodes_[chain.root];
-    made.is_root = true;
-    made.root = root;
-    made.hash = HashTokens(0, {});
-    for (const char c : root) made.hash = Mix(made.hash ^ static_cast<unsigned char>(c));
-    roots_.emplace(root, chain.root);
+    made.root = &roots_.emplace(root, chain.root).first->first;
+    made.hash = RootHash(root);
   }
   AddHolder(chain.root);
   chain.nodes = match.nodes;
@@ -171,19 +230,18 @@ void PrefixCache::Publish(CacheChain& chain, std::span<const int32_t> tokens,
     Node& made = nodes_[node];
     made.parent = parent;
     made.hash = hash;
-    made.block = block;
-    made.tokens.assign(tokens.begin(), tokens.end());
+    List(node, tokens, block);
     Link(node);
     ++nodes_[parent].children;
-    pool_.AddReference(block);
     ++num_blocks_;
     ++num_idle_;  // until it is held, below
   } else if (pool_.references(nodes_[node].block) > 1) {
     chain.closed = true;
     return;
   } else {
-    pool_.AddReference(block);
-    pool_.Release({std::exchange(nodes_[node].block, block)});
+    const Node before = nodes_[node];
+    List(node, tokens, block);
+    Unlist(before);
   }
   AddHolder(node);
   chain.nodes.push_back(node);
@@ -197,7 +255,7 @@ bool PrefixCache::EvictOne() {
   const CacheNode parent = nodes_[node].parent;
   evicted_[nodes_[node].hash & (evicted_.size() - 1)] = nodes_[node].hash;
   Unlink(node);
-  pool_.Release({nodes_[node].block});
+  Unlist(nodes_[node]);
   Free(node);
   --num_blocks_;
   --num_idle_;
@@ -250,7 +308,7 @@ void PrefixCache::Touch(CacheNode node) {
 std::vector<protocol::BlockId> PrefixCache::Blocks() const {
   std::vector<protocol::BlockId> blocks;
   for (const Node& node : nodes_) {
-    if (node.used && !node.is_root) blocks.push_back(node.block);
+    if (node.used && node.root == nullptr) blocks.push_back(node.block);
   }
   return blocks;
 }

@@ -5,6 +5,8 @@
 // plans.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -31,7 +33,8 @@ struct CacheChain {
   bool closed = false;  // another sequence lists what this one computes
 };
 
-// Where to look for a block: a hash of its tokens, begun with its parent's.
+// Where to look for a block: a hash of its tokens, begun with its parent's. It need not be good for
+// what is found to be right.
 using BlockHash = uint64_t (*)(uint64_t parent, std::span<const int32_t> tokens);
 uint64_t HashTokens(uint64_t parent, std::span<const int32_t> tokens);
 
@@ -81,6 +84,8 @@ class PrefixCache {
 
   // Counts for metrics and audits.
   uint32_t num_blocks() const { return num_blocks_; }
+  // Listings of blocks that another one lists too: always 0.
+  uint32_t num_doubled() const { return num_doubled_; }
   uint32_t num_checkpoints() const { return static_cast<uint32_t>(by_use_.size()); }
   uint32_t num_free_checkpoints() const { return free_checkpoints_.size(); }
   uint32_t num_reserved() const { return num_reserved_; }
@@ -91,26 +96,32 @@ class PrefixCache {
   std::vector<protocol::BlockId> Blocks() const;
 
  private:
+  // What a search reads comes first.
   struct Node {
     CacheNode parent = kNoNode;
-    uint64_t hash = 0;
-    uint32_t holders = 0;      // chains with the node
-    uint32_t children = 0;     // nodes after it
     CacheNode next = kNoNode;  // in its bucket
-    protocol::BlockId block;   // of a root: none
+    uint64_t hash = 0;
+    protocol::BlockId block;  // of a root: none
+    uint32_t holders = 0;     // chains with the node
+    uint32_t children = 0;    // nodes after it
     bool used = false;
-    bool is_root = false;
     std::optional<uint32_t> checkpoint;
     uint64_t checkpoint_used = 0;
     uint64_t idle_since = 0;
-    std::vector<int32_t> tokens;
-    std::string root;  // of a root
+    const std::string* root = nullptr;  // of a root: its key among roots_
   };
+  // Blocks whose memory a search asks for before it looks at the first of them.
+  static constexpr size_t kAhead = 16;
 
   CacheNode FindRoot(const std::string& root) const;
+  uint64_t RootHash(const std::string& root) const;
+  std::span<const int32_t> TokensOf(const Node& node) const;
+  void Prefetch(std::span<const uint64_t> hashes) const;
   CacheNode Child(CacheNode parent, uint64_t hash, std::span<const int32_t> tokens) const;
   CacheNode NewNode();
   void Free(CacheNode node);
+  void List(CacheNode node, std::span<const int32_t> tokens, protocol::BlockId block);
+  void Unlist(const Node& node);
   void Link(CacheNode node);
   void Unlink(CacheNode node);
   void AddHolder(CacheNode node);
@@ -124,6 +135,8 @@ class PrefixCache {
   const uint32_t first_checkpoint_;
   const BlockHash hash_;
   std::vector<Node> nodes_;
+  std::vector<int32_t> tokens_;   // of listed blocks, by block
+  std::vector<uint32_t> listed_;  // listings, by block: 0 or 1
   std::vector<CacheNode> unused_;
   std::vector<CacheNode> buckets_;  // heads, by hash
   std::map<std::string, CacheNode> roots_;
@@ -133,6 +146,7 @@ class PrefixCache {
   std::vector<uint64_t> evicted_;  // hashes of blocks that went, for the reasons of misses
   uint64_t clock_ = 0;
   uint32_t num_blocks_ = 0;
+  uint32_t num_doubled_ = 0;
   uint32_t num_idle_ = 0;
   uint32_t num_reserved_ = 0;
   uint64_t num_evictions_ = 0;

@@ -1,8 +1,9 @@
 // What a request costs the coordinator per step: planning and commit of the scheduler alone, and
 // the whole control loop around them, at a number of live requests of which 1 % end and are
-// replaced in each step, without drafts and with five that are rejected or kept by chance. Workers
-// answer at once, outside the measured time. Owns everything it measures. Thread: main's. Must
-// never print a case whose checks failed as valid.
+// replaced in each step, without drafts and with five that are rejected or kept by chance, without
+// the prefix cache and with it. Also a lookup in a prefix cache of 100,000 blocks. Workers answer
+// at once, outside the measured time. Owns everything it measures. Thread: main's. Must never print
+// a case whose checks failed as valid.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,9 +19,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/control_loop.h"
+#include "scheduler/audit.h"
 #include "scheduler/cluster_scheduler.h"
 #include "scheduler/invariants.h"
 #include "tests/bench/bench_line.h"
+#include "tests/bench/lookup_bench.h"
 
 namespace {
 
@@ -50,6 +53,11 @@ constexpr double kKept = 0.7;            // of a draft that is reached
 constexpr double kTokensPerStep = 2.94;  // with five drafts: 1 + 0.7 + 0.7^2 + ... + 0.7^5
 constexpr uint32_t kPrompt = 128;
 constexpr uint32_t kBlockTokens = 64;
+// With the prefix cache: what each prompt shares with others, and how many such beginnings there
+// are.
+constexpr uint32_t kShared = 128;
+constexpr uint32_t kDocuments = 64;
+constexpr uint32_t kCachedBlocks = 100'000;
 constexpr uint32_t kMaxModelLen = 4096;
 constexpr int kWarmSteps = 120;  // longer than the longest request
 
@@ -58,7 +66,8 @@ struct Case {
   uint32_t live = 0;
   uint32_t lanes = 1;
   uint32_t groups = 1;
-  uint32_t depth = 0;  // drafts of a sequence in a step
+  uint32_t depth = 0;   // drafts of a sequence in a step
+  bool cached = false;  // with the prefix cache
 };
 
 // Time and allocations of one part of the work.
@@ -81,8 +90,24 @@ struct Figures {
   uint64_t request_steps = 0;  // sequences summed over the steps
   uint64_t ended = 0;
   uint64_t drafts = 0;  // verified
+  double hit_rate = 0;
+  double sums_us = 0, audit_us = 0;  // of the accounts of the first group
   bool valid = true;
 };
+
+// The audits of a group, repeated.
+void MeasureAudits(const scheduler::GroupScheduler& group, Figures& figures) {
+  constexpr int kRepeats = 200;
+  Part sums, audit;
+  for (int i = 0; i < kRepeats; ++i) {
+    figures.valid = sums.Measure([&] { return scheduler::SumsAgree(group); }) && figures.valid;
+    figures.valid = audit.Measure([&] { return scheduler::AuditBlocks(group); }) ==
+                        scheduler::AuditFindings{} &&
+                    figures.valid;
+  }
+  figures.sums_us = sums.seconds * 1e6 / kRepeats;
+  figures.audit_us = audit.seconds * 1e6 / kRepeats;
+}
 
 scheduler::SchedulerLimits LimitsOf(const Case& bench) {
   scheduler::SchedulerLimits limits;
@@ -91,23 +116,37 @@ scheduler::SchedulerLimits LimitsOf(const Case& bench) {
   limits.lanes = bench.lanes;
   limits.admission = {UINT32_MAX, UINT64_MAX};
   limits.speculation = {bench.depth, scheduler::Adaptation::kAdaptive};
+  limits.prefix_caching = bench.cached;
   return limits;
 }
 
 protocol::CacheGeometry GeometryOf(const Case& bench) {
   const uint32_t seqs = bench.live / bench.groups + 1;
-  return {kBlockTokens, seqs * 8, seqs, 1 << 20, kMaxModelLen, bench.depth};
+  protocol::CacheGeometry geometry{kBlockTokens, seqs * 8,     seqs,
+                                   1 << 20,      kMaxModelLen, bench.depth};
+  if (bench.cached) {
+    geometry.num_blocks = std::max(kCachedBlocks, seqs * 8);
+    geometry.num_checkpoints = 2 * seqs;
+  }
+  return geometry;
 }
 
 // Requests of random length, one after the other.
 class Requests {
  public:
   Requests(const Case& bench, uint64_t seed)
-      : tokens_per_step_(bench.depth > 0 ? kTokensPerStep : 1), random_(seed) {}
+      : tokens_per_step_(bench.depth > 0 ? kTokensPerStep : 1),
+        cached_(bench.cached),
+        random_(seed) {}
 
   std::vector<int32_t> Prompt() {
-    std::vector<int32_t> prompt(kPrompt);
-    for (int32_t& token : prompt) token = static_cast<int32_t>(random_() % 100'000);
+    const uint32_t shared = cached_ ? kShared : 0;
+    std::vector<int32_t> prompt(shared + kPrompt);
+    const uint64_t document = random_() % kDocuments;
+    for (uint32_t i = 0; i < prompt.size(); ++i) {
+      const uint64_t token = i < shared ? document * 1000 + i : random_();
+      prompt[i] = static_cast<int32_t>(token % 100'000);
+    }
     return prompt;
   }
   // The first ones are in the middle of their lives.
@@ -119,6 +158,7 @@ class Requests {
 
  private:
   const double tokens_per_step_;
+  const bool cached_;
   std::mt19937_64 random_;
   uint64_t last_id_ = 0;
 };
@@ -166,6 +206,18 @@ protocol::StepResult AnswerTo(const protocol::StepPlan& plan) {
   return result;
 }
 
+// Share of the looked up prompt tokens that were found.
+double HitRate(const scheduler::ClusterScheduler& scheduler) {
+  double hits = 0;
+  double queries = 0;
+  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
+    const scheduler::SchedulerCounters& counters = scheduler.group(GroupId(i)).counters();
+    hits += static_cast<double>(counters.cache_hits);
+    queries += static_cast<double>(counters.cache_queries);
+  }
+  return queries > 0 ? hits / queries : 0;
+}
+
 uint64_t DraftTokens(const scheduler::ClusterScheduler& scheduler) {
   uint64_t drafts = 0;
   for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
@@ -195,6 +247,8 @@ class SchedulerRun {
     const uint64_t before = DraftTokens(scheduler_);
     for (int i = 0; i < steps; ++i) Round(figures);
     figures.drafts = DraftTokens(scheduler_) - before;
+    figures.hit_rate = HitRate(scheduler_);
+    MeasureAudits(scheduler_.group(GroupId(0)), figures);
     figures.valid = figures.valid && scheduler::CheckInvariants(scheduler_).ok() &&
                     scheduler_.sequences().size() == bench_.live && figures.ended > 0 &&
                     scheduler_.num_queued() <= bench_.live / 20;
@@ -322,6 +376,7 @@ class ControlRun {
     for (int i = 0; i < steps; ++i) Round(figures);
     figures.ended = ended_;
     figures.drafts = DraftTokens(loop_.scheduler()) - before;
+    figures.hit_rate = HitRate(loop_.scheduler());
     figures.valid = scheduler::CheckInvariants(loop_.scheduler()).ok() && ended_ > 0 &&
                     loop_.scheduler().sequences().size() <= bench_.live;
     return figures;
@@ -394,28 +449,29 @@ class ControlRun {
 
 // ---- output
 
-// hit_rate 0: there is no prefix cache yet.
 bool Print(const Case& bench, const Figures& f, const RunIdentity& identity) {
   const double total = f.add.seconds + f.plan.seconds + f.commit.seconds;
   const auto steps = static_cast<double>(f.steps);
   const double ns = total * 1e9 / static_cast<double>(f.request_steps);
   // With drafts, the policy must have chosen among all of them and taken most.
   const double drafts = static_cast<double>(f.drafts) / static_cast<double>(f.request_steps);
-  const bool valid = f.valid && drafts >= 0.8 * bench.depth;
+  const bool valid = f.valid && drafts >= 0.8 * bench.depth && (f.hit_rate > 0.3) == bench.cached;
   const double churn = static_cast<double>(f.ended) / static_cast<double>(f.request_steps);
   const double allocs = static_cast<double>(allocations) / steps;
   RunIdentity run = identity;
   run.reps = static_cast<int>(f.steps);
   PrintCase(run,
             absl::StrCat(bench.name, "_live", bench.live, "_lanes", bench.lanes, "_groups",
-                         bench.groups, "_depth", bench.depth),
+                         bench.groups, "_depth", bench.depth, bench.cached ? "_cached" : ""),
             {{"live", JsonNumber(bench.live)},
              {"lanes", JsonNumber(bench.lanes)},
              {"groups", JsonNumber(bench.groups)},
              {"depth", JsonNumber(bench.depth)},
              {"churn", JsonNumber(churn)},
              {"drafts_per_request_step", JsonNumber(drafts)},
-             {"hit_rate", "0"},
+             {"hit_rate", JsonNumber(f.hit_rate)},
+             {"sums_us", JsonNumber(f.sums_us)},
+             {"audit_us", JsonNumber(f.audit_us)},
              {"add_us", JsonNumber(f.add.seconds * 1e6 / steps)},
              {"plan_us", JsonNumber(f.plan.seconds * 1e6 / steps)},
              {"commit_us", JsonNumber(f.commit.seconds * 1e6 / steps)},
@@ -425,11 +481,11 @@ bool Print(const Case& bench, const Figures& f, const RunIdentity& identity) {
               JsonNumber(static_cast<double>(allocations) / static_cast<double>(f.request_steps))}},
             valid);
   std::fprintf(stderr,
-               "%-10s live %6u lanes %u groups %u depth %u  plan %9.1f us  commit %9.1f us  "
+               "%-10s live %6u lanes %u groups %u depth %u%s  plan %9.1f us  commit %9.1f us  "
                "%7.1f ns per request and step  %s\n",
                bench.name.c_str(), bench.live, bench.lanes, bench.groups, bench.depth,
-               f.plan.seconds * 1e6 / steps, f.commit.seconds * 1e6 / steps, ns,
-               valid ? "" : "INVALID");
+               bench.cached ? " cached" : "       ", f.plan.seconds * 1e6 / steps,
+               f.commit.seconds * 1e6 / steps, ns, valid ? "" : "INVALID");
   return valid;
 }
 
@@ -445,28 +501,38 @@ struct Selection {
   }
 };
 
+bool RunCase(Case bench, const Selection& selection, const RunIdentity& identity) {
+  const int steps = bench.live == 1'000U ? 2'000 : 200;
+  bool valid = true;
+  bench.name = "scheduler";
+  if (selection.Has(bench)) {
+    valid = Print(bench, SchedulerRun(bench, identity.seed).Run(steps), identity);
+  }
+  bench.name = "control";
+  if (selection.Has(bench)) {
+    valid = Print(bench, ControlRun(bench, identity.seed).Run(steps), identity) && valid;
+  }
+  return valid;
+}
+
 int Run(const Selection& selection) {
-  std::fprintf(stderr,
-               "hit_rate is 0: there is no prefix cache yet. The control case counts its whole "
-               "round as commit\n");
-  const uint64_t seed = selection.seed;
+  std::fprintf(stderr, "The control case counts its whole round as commit\n");
   const RunIdentity identity{
-      .bench = "scheduler_bench", .commit = selection.commit, .seed = seed, .reps = 1};
+      .bench = "scheduler_bench", .commit = selection.commit, .seed = selection.seed, .reps = 1};
   bool valid = true;
   for (const uint32_t live : {1'000U, 10'000U}) {
-    const int steps = live == 1'000U ? 2'000 : 200;
     for (const uint32_t depth : {0U, 5U}) {
       for (const auto& [lanes, groups] : {std::pair{1U, 1U}, {2U, 1U}, {1U, 4U}}) {
-        const Case scheduler{"scheduler", live, lanes, groups, depth};
-        if (selection.Has(scheduler)) {
-          valid = Print(scheduler, SchedulerRun(scheduler, seed).Run(steps), identity) && valid;
-        }
-        const Case control{"control", live, lanes, groups, depth};
-        if (selection.Has(control)) {
-          valid = Print(control, ControlRun(control, seed).Run(steps), identity) && valid;
+        for (const bool cached : {false, true}) {
+          if (cached && lanes * groups > 1) continue;
+          valid = RunCase({"", live, lanes, groups, depth, cached}, selection, identity) && valid;
         }
       }
     }
+  }
+  if (!selection.name.empty() && selection.name != "lookup") return valid ? 0 : 1;
+  for (const uint32_t prompt : {4'096U, 32'768U, 131'072U}) {
+    for (const bool hit : {true, false}) valid = RunLookup({prompt, hit}, identity) && valid;
   }
   return valid ? 0 : 1;
 }
@@ -497,7 +563,7 @@ int main(int argc, char** argv) {
   if (!skein::bench::Parse(argc, argv, selection)) {
     std::fprintf(stderr,
                  "usage: scheduler_bench [--seed N] [--live 1000|10000] "
-                 "[--case scheduler|control] [--commit ID]\n");
+                 "[--case scheduler|control|lookup] [--commit ID]\n");
     return 64;
   }
   return skein::bench::Run(selection);

@@ -253,5 +253,31 @@ TEST_F(ControlGroupsTest, AFailedStepEndsTheEpochOfItsGroupAlone) {
   EXPECT_EQ(second->tokens, DecodeAlone({8, 8}, StopAt(3), 32));
 }
 
+// A leak that is planted in one of the groups.
+TEST_F(ControlGroupsTest, AnAuditFollowsEveryStep) {
+  StartWorker(1);
+  StartWorker(2);
+  const auto client = Submit(7, {5, 6, 7}, 9);
+  const auto plans = Plans();
+  ASSERT_EQ(plans.size(), 1U);
+  const auto& [node, plan] = *plans.begin();
+  // What a defect would leave; the interface gives no such way.
+  const scheduler::GroupScheduler& group = loop_.scheduler().group(GroupId(node - 1));
+  const_cast<scheduler::BlockPool&>(*group.block_pool())
+      .AddReference(group.running(0).front()->blocks.front());
+  const auto leaks = [&](uint32_t of) { return metrics_.engines[of].cache.leaks.value(); };
+  EXPECT_EQ(leaks(node - 1), 0);
+  Answer(node, plan);
+  loop_.OnIdle(context_);
+  EXPECT_EQ(leaks(node - 1), 1);
+  for (const SentMessage& sent : context_.TakeSent()) {
+    if (const auto* next = std::get_if<protocol::StepPlan>(&sent.message)) Answer(node, *next);
+  }
+  RunAll();
+  EXPECT_EQ(leaks(node - 1), 1) << "counted once";
+  EXPECT_EQ(leaks(2 - node), 0);
+  EXPECT_EQ(client->tokens.size(), 9U);
+}
+
 }  // namespace
 }  // namespace skein::tests

@@ -1,8 +1,8 @@
 // Prefix hits on models that the recordings describe: what a request gets after a hit of any length
 // is what it gets cold, token for token and bit for bit of every logprob, with drafts and without,
-// through checkpoints and through recomputation, after preemption and after eviction. Without
-// --full some hit lengths; with --full every one from 1 to 700. Owns the models. Thread: the
-// test's.
+// through checkpoints and through recomputation, after preemption, eviction and the loss of the
+// worker, on one worker and lane and on two. Without --full some hit lengths; with --full every one
+// from 1 to 700. Owns the models. Thread: the test's.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -11,11 +11,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "scheduler/audit.h"
+#include "scheduler/batch_policy.h"
 #include "scheduler/cluster_scheduler.h"
 #include "scheduler/invariants.h"
 #include "tests/worker/tiny_model.h"
@@ -31,6 +34,7 @@ constexpr uint32_t kSlots = 3;
 constexpr uint32_t kCheckpoints = 4;
 constexpr uint32_t kDraftsMax = 5;
 constexpr int32_t kTokensWanted = 12;
+constexpr uint32_t kColdWorker = 2;  // computes what the others are compared with
 
 using Token = scheduler::CommittedToken;
 
@@ -42,6 +46,10 @@ struct HitSetup {
   uint32_t checkpoints = kCheckpoints;  // that the scheduler may use
   bool recompute = true;                // without checkpoints
   uint32_t chunk = 1024;
+  uint32_t workers = 1;       // each a group with a model of its own
+  uint32_t first_worker = 0;  // number of its model
+  uint32_t lanes = 1;
+  scheduler::BlockHash hash = &scheduler::HashTokens;
 };
 
 class HitModel {
@@ -70,33 +78,21 @@ class HitModel {
   std::unique_ptr<worker::LoadedModel> model_;
 };
 
-worker::LoadedModel& ModelOf(const std::string& checkpoint) {
-  static auto* models = new std::map<std::string, std::unique_ptr<HitModel>>();
-  std::unique_ptr<HitModel>& model = (*models)[checkpoint];
+worker::LoadedModel& ModelOf(const std::string& checkpoint, uint32_t worker = 0) {
+  static auto* models = new std::map<std::pair<std::string, uint32_t>, std::unique_ptr<HitModel>>();
+  std::unique_ptr<HitModel>& model = (*models)[{checkpoint, worker}];
   if (model == nullptr) model = std::make_unique<HitModel>(checkpoint);
   return model->model();
 }
 
-// One group with its model and the requests that follow one another there.
+// Groups with their models and the requests that follow one another there.
 class HitRun {
  public:
   explicit HitRun(const HitSetup& setup, bool caching = true)
-      : model_(ModelOf(setup.checkpoint)),
-        scheduler_(LimitsOf(setup, caching, model_.draft() != nullptr), 1) {
-    model_.input().Reset();
-    protocol::CacheGeometry geometry;
-    geometry.block_tokens = kBlock;
-    geometry.num_blocks = setup.num_blocks;
-    geometry.num_slots = kSlots;
-    geometry.edits_logits = true;
-    geometry.max_rows = 1024;
-    geometry.max_model_len = kMaxModelLen;
-    geometry.max_draft_tokens = model_.draft() != nullptr ? kDraftsMax : 0;
-    // Checkpoints are numbered behind the slots of the worker, so fewer of them may be used.
-    geometry.num_checkpoints = setup.checkpoints;
-    geometry.recompute_tokens =
-        setup.recompute ? static_cast<uint32_t>(model_.spec().recompute_tokens()) : 0;
-    scheduler_.StartEpoch(protocol::GroupId(0), protocol::RankId(0), protocol::Epoch(1), geometry);
+      : setup_(setup),
+        scheduler_(LimitsOf(setup, caching, Model(0).draft() != nullptr), setup.workers),
+        results_(size_t{setup.workers} * setup.lanes) {
+    for (uint32_t worker = 0; worker < setup.workers; ++worker) StartEpoch(worker);
   }
 
   void Add(std::vector<int32_t> prompt, float temperature = 0, int32_t wanted = kTokensWanted,
@@ -121,22 +117,23 @@ class HitRun {
     edits_ = std::make_shared<const protocol::LogitEdits>(edits);
   }
 
+  // Every lane of every worker: what it ran is committed, and the next step planned and run.
   bool Step() {
-    const auto plan = scheduler_.PlanStep(protocol::GroupId(0), 0);
-    if (!plan) return false;
-    const protocol::StepResult result = worker::RunPlan(model_, *plan);
-    EXPECT_EQ(result.status, protocol::StepStatus::kOk) << result.message;
-    EXPECT_TRUE(scheduler_.CommitStep(protocol::GroupId(0), result, commit_).ok());
-    const absl::Status status = scheduler::CheckInvariants(scheduler_);
-    EXPECT_TRUE(status.ok()) << status;
-    for (const scheduler::SequenceDelta& delta : commit_.deltas) {
-      EXPECT_TRUE(delta.error.ok()) << delta.error;
-      const std::span<Token> tokens = commit_.TokensOf(delta);
-      std::vector<Token>& all = tokens_[delta.sequence.value()];
-      all.insert(all.end(), tokens.begin(), tokens.end());
-      cached_[delta.sequence.value()] = delta.cached_tokens;
+    bool any = false;
+    for (uint32_t worker = 0; worker < setup_.workers; ++worker) {
+      for (uint32_t lane = 0; lane < setup_.lanes; ++lane) {
+        std::optional<protocol::StepResult>& result = results_[worker * setup_.lanes + lane];
+        if (result) {
+          any = true;
+          if (!Commit(worker, *std::exchange(result, std::nullopt))) return false;
+        }
+        const auto plan = scheduler_.PlanStep(protocol::GroupId(worker), lane);
+        if (!plan) continue;
+        any = true;
+        result = worker::RunPlan(Model(worker), *plan);
+      }
     }
-    return result.status == protocol::StepStatus::kOk;
+    return any;
   }
   // Until all that was added ended; what the last one got.
   const std::vector<Token>& Finish() {
@@ -145,11 +142,21 @@ class HitRun {
     EXPECT_TRUE(scheduler_.empty());
     return tokens_[last_id_];
   }
+  // The worker is lost with all that it held, and another one takes its place.
+  void Restart(uint32_t worker) {
+    for (uint32_t lane = 0; lane < setup_.lanes; ++lane) {
+      results_[worker * setup_.lanes + lane].reset();
+    }
+    const auto gone =
+        scheduler_.AbortInflight(protocol::GroupId(worker), scheduler::AbortCause::kWorkerLeft, 0);
+    EXPECT_TRUE(gone.empty());
+    StartEpoch(worker);
+  }
   const std::vector<Token>& TokensOf(uint64_t id) { return tokens_[id]; }
   uint32_t cached(uint64_t id) { return cached_[id]; }
   uint64_t last_id() const { return last_id_; }
-  const scheduler::SchedulerCounters& counters() const {
-    return scheduler_.group(protocol::GroupId(0)).counters();
+  const scheduler::SchedulerCounters& counters(uint32_t worker = 0) const {
+    return scheduler_.group(protocol::GroupId(worker)).counters();
   }
 
   static constexpr uint32_t kBlock = 32;
@@ -159,16 +166,59 @@ class HitRun {
     scheduler::SchedulerLimits limits;
     limits.max_num_seqs = kSlots;
     limits.max_num_batched_tokens = setup.chunk;
-    limits.lanes = 1;
+    limits.lanes = setup.lanes;
     limits.admission = {64, 1 << 20};
     limits.speculation = {drafts ? setup.depth : 0, scheduler::Adaptation::kFixed};
     limits.prefix_caching = caching;
+    limits.cache_hash = setup.hash;
     return limits;
   }
+  worker::LoadedModel& Model(uint32_t worker) const {
+    return ModelOf(setup_.checkpoint, setup_.first_worker + worker);
+  }
 
-  worker::LoadedModel& model_;
+  void StartEpoch(uint32_t worker) {
+    worker::LoadedModel& model = Model(worker);
+    model.input().Reset();
+    protocol::CacheGeometry geometry;
+    geometry.block_tokens = kBlock;
+    geometry.num_blocks = setup_.num_blocks;
+    geometry.num_slots = kSlots;
+    geometry.edits_logits = true;
+    geometry.max_rows = 1024;
+    geometry.max_model_len = kMaxModelLen;
+    geometry.max_draft_tokens = model.draft() != nullptr ? kDraftsMax : 0;
+    // Checkpoints are numbered behind the slots of the worker, so fewer of them may be used.
+    geometry.num_checkpoints = setup_.checkpoints;
+    geometry.recompute_tokens =
+        setup_.recompute ? static_cast<uint32_t>(model.spec().recompute_tokens()) : 0;
+    const auto gone = scheduler_.StartEpoch(protocol::GroupId(worker), protocol::RankId(0),
+                                            protocol::Epoch(++epoch_), geometry);
+    EXPECT_TRUE(gone.empty());
+  }
+
+  bool Commit(uint32_t worker, const protocol::StepResult& result) {
+    EXPECT_EQ(result.status, protocol::StepStatus::kOk) << result.message;
+    EXPECT_TRUE(scheduler_.CommitStep(protocol::GroupId(worker), result, commit_).ok());
+    const absl::Status status = scheduler::CheckInvariants(scheduler_);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(scheduler::AuditBlocks(scheduler_.group(protocol::GroupId(worker))),
+              scheduler::AuditFindings{});
+    for (const scheduler::SequenceDelta& delta : commit_.deltas) {
+      EXPECT_TRUE(delta.error.ok()) << delta.error;
+      const std::span<Token> tokens = commit_.TokensOf(delta);
+      std::vector<Token>& all = tokens_[delta.sequence.value()];
+      all.insert(all.end(), tokens.begin(), tokens.end());
+      cached_[delta.sequence.value()] = delta.cached_tokens;
+    }
+    return result.status == protocol::StepStatus::kOk;
+  }
+
+  const HitSetup setup_;
   scheduler::ClusterScheduler scheduler_;
+  std::vector<std::optional<protocol::StepResult>> results_;  // by worker and lane
   scheduler::StepCommit commit_;
+  uint64_t epoch_ = 0;
   std::map<uint64_t, std::vector<Token>> tokens_;
   std::map<uint64_t, uint32_t> cached_;
   uint64_t last_id_ = 0;
@@ -198,13 +248,19 @@ void ExpectSame(const std::vector<Token>& got, const std::vector<Token>& want) {
   }
 }
 
-std::vector<Token> Cold(const HitSetup& setup, const std::vector<int32_t>& prompt,
-                        float temperature) {
-  HitSetup plain = setup;
-  plain.depth = 0;
-  HitRun run(plain, false);
-  run.Add(prompt, temperature);
-  return run.Finish();
+// What a prompt of `length` tokens that shares `shared` of them gets alone, without cache and
+// drafts. Kept, since many setups ask for the same.
+const std::vector<Token>& Cold(const HitSetup& setup, uint32_t length, uint32_t shared,
+                               float temperature, int32_t wanted = kTokensWanted) {
+  using Key = std::tuple<std::string, uint32_t, uint32_t, float, int32_t>;
+  static auto* known = new std::map<Key, std::vector<Token>>();
+  std::vector<Token>& tokens = (*known)[{setup.checkpoint, length, shared, temperature, wanted}];
+  if (tokens.empty()) {
+    HitRun run({.checkpoint = setup.checkpoint, .first_worker = kColdWorker}, false);
+    run.Add(Prompt(setup, length, shared, shared), temperature, wanted);
+    tokens = run.Finish();
+  }
+  return tokens;
 }
 
 std::vector<uint32_t> Lengths(uint32_t from, uint32_t stride) {
@@ -215,29 +271,51 @@ std::vector<uint32_t> Lengths(uint32_t from, uint32_t stride) {
   return lengths;
 }
 
-// For each length: one prompt leaves its blocks, and another that shares so many tokens with it
-// comes three times, which takes every way from nothing but blocks to a checkpoint at the end.
+std::string NameOf(const HitSetup& setup, uint32_t shared) {
+  return std::string(setup.checkpoint) + ", shared " + std::to_string(shared);
+}
+
+float TemperatureAt(uint32_t shared) { return shared % 2 == 0 ? 0.0F : 0.8F; }
+
+uint64_t compared = 0;  // answers
+
+// All that were added since `from` got what a prompt with so much shared gets cold.
+void ExpectCold(HitRun& run, const HitSetup& setup, uint32_t shared, uint64_t from,
+                uint32_t behind = 3) {
+  const std::vector<Token>& cold = Cold(setup, shared + behind, shared, TemperatureAt(shared));
+  for (uint64_t id = from; id <= run.last_id(); ++id) {
+    ExpectSame(run.TokensOf(id), cold);
+    EXPECT_LE(run.cached(id), (shared + behind - 1) / HitRun::kBlock * HitRun::kBlock);
+    ++compared;
+  }
+}
+
+// For each length: one prompt leaves its blocks on each worker, and another that shares so many
+// tokens with it comes three times to each, which takes every way from nothing but blocks to a
+// checkpoint at the end.
 void HitsEqualCold(const HitSetup& setup, uint32_t stride) {
   uint64_t cached = 0;
   for (const uint32_t shared : Lengths(1, stride)) {
-    SCOPED_TRACE(std::string(setup.checkpoint) + ", shared " + std::to_string(shared));
-    const float temperature = shared % 2 == 0 ? 0.0F : 0.8F;
+    SCOPED_TRACE(NameOf(setup, shared));
     const std::vector<int32_t> prompt = Prompt(setup, shared + 3, shared, shared);
-    const std::vector<Token> cold = Cold(setup, prompt, temperature);
     HitRun hit(setup);
-    hit.Add(Prompt(setup, shared + 9));
+    for (uint32_t i = 0; i < setup.workers; ++i) hit.Add(Prompt(setup, shared + 9), 0, 1);
     hit.Finish();
     for (int again = 0; again < 3; ++again) {
-      hit.Add(prompt, temperature);
-      ExpectSame(hit.Finish(), cold);
-      EXPECT_LT(hit.cached(hit.last_id()), prompt.size());
+      const uint64_t from = hit.last_id() + 1;
+      for (uint32_t i = 0; i < setup.workers; ++i) hit.Add(prompt, TemperatureAt(shared));
+      hit.Finish();
+      ExpectCold(hit, setup, shared, from);
       if (testing::Test::HasFailure()) return;
     }
-    const uint32_t whole = (shared + 2) / HitRun::kBlock * HitRun::kBlock;
-    if (setup.checkpoints > 0) {
-      EXPECT_EQ(hit.cached(hit.last_id()), whole);
+    for (uint32_t i = 0; i < setup.workers; ++i) {
+      const uint32_t whole = (shared + 2) / HitRun::kBlock * HitRun::kBlock;
+      if (setup.checkpoints > 0) {
+        EXPECT_EQ(hit.cached(hit.last_id() - i), whole);
+      }
+      cached += hit.cached(hit.last_id() - i);
+      EXPECT_GT(hit.counters(i).cache_queries, 0U) << "worker " << i << " had nothing to do";
     }
-    cached += hit.cached(hit.last_id());
   }
   EXPECT_GT(cached, 0U);
 }
@@ -259,42 +337,102 @@ TEST(PrefixHit, EqualsColdAtEveryLengthByRecomputation) {
   HitsEqualCold({.checkpoint = kDraft, .depth = 5, .checkpoints = 0}, 149);
 }
 
-TEST(PrefixHit, EqualsColdAfterPreemption) {
-  const HitSetup setup{.checkpoint = kLong, .num_blocks = 14, .recompute = false};
-  const std::vector<int32_t> first = Prompt(setup, 190);
-  const std::vector<int32_t> second = Prompt(setup, 190, 100, 1);
-  const std::vector<Token> first_cold = [&] {
-    HitRun run({.checkpoint = kLong}, false);
-    run.Add(first, 0, 80);
-    return run.Finish();
-  }();
-  const std::vector<Token> second_cold = [&] {
-    HitRun run({.checkpoint = kLong}, false);
-    run.Add(second, 0, 80);
-    return run.Finish();
-  }();
-  HitRun run(setup);
-  run.Add(first, 0, 80);
-  run.Add(second, 0, 80);
-  run.Finish();
-  EXPECT_GT(run.counters().preemptions, 0U);
-  ExpectSame(run.TokensOf(1), first_cold);
-  ExpectSame(run.TokensOf(2), second_cold);
+TEST(PrefixHit, EqualsColdAtEveryLengthOnTwoWorkersAndLanes) {
+  HitsEqualCold({.checkpoint = kLong, .workers = 2, .lanes = 2}, 241);
+  HitsEqualCold({.checkpoint = kTiny, .depth = 3, .workers = 2, .lanes = 2}, 311);
 }
 
+uint32_t BlocksFor(uint32_t tokens) { return scheduler::BlocksFor(tokens, HitRun::kBlock); }
+
+// Two that share so much and differ behind it, in blocks for their prompts: the second is served
+// before the first and takes what it needs from it.
+TEST(PrefixHit, EqualsColdAfterPreemption) {
+  constexpr uint32_t kBehind = 40;
+  constexpr int32_t kWanted = 40;
+  uint64_t preemptions = 0;
+  for (const char* checkpoint : {kLong, kTiny}) {
+    for (const uint32_t shared : Lengths(2, checkpoint == kLong ? 171 : 431)) {
+      const uint32_t length = shared + kBehind;
+      if (length + kWanted > kMaxModelLen) break;
+      HitSetup setup{.checkpoint = checkpoint, .depth = shared % 4};
+      SCOPED_TRACE(NameOf(setup, shared));
+      setup.num_blocks = BlocksFor(length) + BlocksFor(shared % HitRun::kBlock + kBehind);
+      HitRun run(setup);
+      for (const uint32_t branch : {shared, shared + 1}) {
+        run.Add(Prompt(setup, length, branch, branch), TemperatureAt(branch), kWanted,
+                branch == shared ? 0 : -1);
+        if (branch == shared) run.Step();
+      }
+      run.Finish();
+      for (const uint32_t branch : {shared, shared + 1}) {
+        ExpectSame(run.TokensOf(1 + branch - shared),
+                   Cold(setup, length, branch, TemperatureAt(branch), kWanted));
+        ++compared;
+      }
+      preemptions += run.counters().preemptions[0];
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  EXPECT_GT(preemptions, full ? 1000U : 5U);
+}
+
+// Blocks for little more than one: what comes between evicts some or all of what is shared.
 TEST(PrefixHit, EqualsColdAfterEviction) {
-  const HitSetup setup{.checkpoint = kLong, .num_blocks = 24};
-  HitRun run(setup);
-  std::vector<std::vector<Token>> got;
-  for (uint32_t i = 0; i < 12; ++i) {
-    run.Add(Prompt(setup, 300, 64 * (i % 4), i % 3));
-    got.push_back(run.Finish());
+  uint64_t evictions = 0;
+  for (const char* checkpoint : {kLong, kTiny}) {
+    for (const uint32_t shared : Lengths(1, checkpoint == kLong ? 173 : 347)) {
+      HitSetup setup{.checkpoint = checkpoint, .depth = shared % 4};
+      SCOPED_TRACE(NameOf(setup, shared));
+      setup.num_blocks = (shared + 9 + kTokensWanted) / HitRun::kBlock + 2;
+      HitRun run(setup);
+      run.Add(Prompt(setup, shared + 9), 0, 1);
+      run.Finish();
+      for (int again = 0; again < 2; ++again) {
+        run.Add(Prompt(setup, 1 + shared * 2 / 3, 0, 1), 0, 1);
+        run.Finish();
+        run.Add(Prompt(setup, shared + 3, shared, shared), TemperatureAt(shared));
+        run.Finish();
+        ExpectCold(run, setup, shared, run.last_id());
+      }
+      evictions += run.counters().cache_evictions;
+      if (testing::Test::HasFailure()) return;
+    }
   }
-  EXPECT_GT(run.counters().cache_evictions, 0U);
-  EXPECT_GT(run.counters().cache_hits, 0U);
-  for (uint32_t i = 0; i < 12; ++i) {
-    ExpectSame(got[i], Cold(setup, Prompt(setup, 300, 64 * (i % 4), i % 3), 0));
+  EXPECT_GT(evictions, full ? 5000U : 50U);
+}
+
+// The worker is lost before, in the middle of and after what hits, on one worker and on two.
+TEST(PrefixHit, EqualsColdAfterTheLossOfTheWorker) {
+  uint64_t replays = 0;
+  for (const uint32_t shared : Lengths(1, 173)) {
+    const HitSetup setup{.checkpoint = shared % 3 == 0 ? kTiny : kLong,
+                         .depth = shared % 4,
+                         .workers = 1 + shared % 2,
+                         .lanes = 1 + shared / 2 % 2};
+    SCOPED_TRACE(NameOf(setup, shared));
+    HitRun run(setup);
+    for (uint32_t i = 0; i < setup.workers; ++i) run.Add(Prompt(setup, shared + 9), 0, 1);
+    run.Finish();
+    const uint64_t from = run.last_id() + 1;
+    for (uint32_t lost = 0; lost < 3; ++lost) {
+      for (uint32_t i = 0; i < setup.workers; ++i) {
+        run.Add(Prompt(setup, shared + 3, shared, shared), TemperatureAt(shared));
+      }
+      for (uint32_t step = 0; step < lost * (1 + shared % 5); ++step) run.Step();
+      run.Restart(shared % setup.workers);
+      run.Finish();
+    }
+    ExpectCold(run, setup, shared, from);
+    replays += run.counters().replays + (setup.workers > 1 ? run.counters(1).replays : 0);
+    if (testing::Test::HasFailure()) return;
   }
+  EXPECT_GT(replays, 3U);
+}
+
+// Every block is looked for where every other one is.
+TEST(PrefixHit, EqualsColdWithAHashThatAlwaysCollides) {
+  const scheduler::BlockHash same = [](uint64_t, std::span<const int32_t>) { return uint64_t{7}; };
+  HitsEqualCold({.checkpoint = kTiny, .depth = 3, .hash = same}, 311);
 }
 
 TEST(PrefixHit, PenaltiesCountWhatAHitSkips) {
@@ -337,13 +475,14 @@ TEST(PrefixHit, RootsShareNothing) {
 }
 
 TEST(PrefixHit, EqualsColdAtEveryLengthWithDrafts) {
-  HitsEqualCold({.checkpoint = kDraft, .depth = 5}, 97);
-  HitsEqualCold({.checkpoint = kTiny, .depth = 3, .chunk = 100}, 233);
+  HitsEqualCold({.checkpoint = kDraft, .depth = 5}, 131);
+  HitsEqualCold({.checkpoint = kTiny, .depth = 3, .chunk = 100}, 311);
 }
 
 }  // namespace
 
 void RunEveryLength() { full = true; }
+uint64_t NumCompared() { return compared; }
 
 }  // namespace skein::tests
 
@@ -355,5 +494,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: prefix_hit_test [--full]\n");
     return 64;
   }
-  return RUN_ALL_TESTS();
+  const int result = RUN_ALL_TESTS();
+  std::printf("answers compared: %llu\n",
+              static_cast<unsigned long long>(skein::tests::NumCompared()));
+  return result;
 }

@@ -1,5 +1,5 @@
-// Leaks that are planted in a running group are found by the next audit, and nothing is found
-// without them.
+// Leaks that are planted in a running group are found by the sums that follow each step and by the
+// next audit, and nothing is found without them.
 #include "scheduler/audit.h"
 
 #include <gtest/gtest.h>
@@ -21,9 +21,11 @@ class AuditTest : public ::testing::Test {
       EXPECT_TRUE(harness_.Deliver().ok());
     }
     EXPECT_EQ(Audit(), AuditFindings{});
+    EXPECT_TRUE(SumsAgree());
   }
 
   AuditFindings Audit() { return scheduler::AuditBlocks(harness_.group()); }
+  bool SumsAgree() { return scheduler::SumsAgree(harness_.group()); }
   // What a defect would reach; the interface gives no such way.
   scheduler::BlockPool& pool() {
     return const_cast<scheduler::BlockPool&>(*harness_.group().block_pool());
@@ -38,6 +40,7 @@ class AuditTest : public ::testing::Test {
 
 TEST_F(AuditTest, ABlockFreedBeforeItsSequenceEnds) {
   pool().Release({sequence().blocks.back()});
+  EXPECT_FALSE(SumsAgree());
   EXPECT_EQ(Audit(), (AuditFindings{0, 1}));
 }
 
@@ -46,18 +49,36 @@ TEST_F(AuditTest, ABlockPublishedTwice) {
   cache().Hold("other", {}, chain);
   const std::vector<int32_t> tokens = {9, 9, 9, 9};
   cache().Publish(chain, tokens, sequence().blocks.front());
+  EXPECT_FALSE(SumsAgree());
   EXPECT_EQ(Audit(), (AuditFindings{0, 1}));
 }
 
 TEST_F(AuditTest, AReferenceThatIsLost) {
   sequence().blocks.pop_back();
+  EXPECT_FALSE(SumsAgree());
   EXPECT_EQ(Audit(), (AuditFindings{1, 0}));
 }
 
 TEST_F(AuditTest, ABlockThatNobodyKnows) {
   scheduler::BlockTable lost;
   ASSERT_TRUE(pool().Allocate(2, lost));
+  EXPECT_FALSE(SumsAgree());
   EXPECT_EQ(Audit(), (AuditFindings{2, 0}));
+}
+
+TEST_F(AuditTest, ACheckpointThatNobodyHas) {
+  ASSERT_TRUE(cache().ReserveCheckpoint());
+  EXPECT_FALSE(SumsAgree());
+  EXPECT_EQ(Audit(), (AuditFindings{1, 0}));
+}
+
+// Mistakes that cancel out in the sums are found all the same.
+TEST_F(AuditTest, AReferenceThatIsLostBesideOneTooMany) {
+  scheduler::BlockTable& blocks = sequence().blocks;
+  ASSERT_GE(blocks.size(), 2U);
+  pool().AddReference(blocks.front());
+  pool().Release({blocks.back()});
+  EXPECT_EQ(Audit(), (AuditFindings{1, 1}));
 }
 
 }  // namespace

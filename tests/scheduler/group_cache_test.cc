@@ -92,6 +92,26 @@ TEST_F(GroupCacheTest, NothingOutlivesTheEpoch) {
   EXPECT_EQ(First(2, Counting(10)).first_position, 0U);
 }
 
+class FullPoolTest : public GroupCacheTest {
+ protected:
+  FullPoolTest()
+      : GroupCacheTest({.num_blocks = 8, .prefix_caching = true, .num_checkpoints = 2}) {}
+};
+
+TEST_F(FullPoolTest, ANewcomerNeedsRoomOnlyForWhatNobodyUses) {
+  ASSERT_TRUE(harness_.Add(1, Counting(24), StopAt(8)).ok());
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(harness_.Plan());
+    ASSERT_TRUE(harness_.Deliver().ok());
+  }
+  EXPECT_LT(harness_.group().num_free_blocks(), 6U);
+  ASSERT_TRUE(harness_.Add(2, Counting(25), StopAt(1)).ok());
+  const auto plan = harness_.Plan();
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->sequences.size(), 2U);
+  EXPECT_TRUE(harness_.Finish());
+}
+
 class RecomputeTest : public GroupCacheTest {
  protected:
   RecomputeTest() : GroupCacheTest({.prefix_caching = true, .recompute_tokens = 5}) {}

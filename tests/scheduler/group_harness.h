@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "scheduler/audit.h"
 #include "scheduler/cluster_scheduler.h"
 #include "scheduler/invariants.h"
 #include "tests/scheduler/fake_worker.h"
@@ -33,6 +34,7 @@ struct HarnessSetup {
   bool prefix_caching = false;
   uint32_t num_checkpoints = 0;
   uint32_t recompute_tokens = 0;
+  scheduler::BlockHash hash = &scheduler::HashTokens;
   scheduler::SpeculationSettings speculation = {};
 };
 
@@ -43,6 +45,7 @@ inline scheduler::SchedulerLimits LimitsOf(const HarnessSetup& setup) {
   limits.lanes = setup.lanes;
   limits.speculation = setup.speculation;
   limits.prefix_caching = setup.prefix_caching;
+  limits.cache_hash = setup.hash;
   limits.admission = {setup.queued_requests_max, setup.queued_tokens_max};
   return limits;
 }
@@ -198,6 +201,10 @@ class GroupHarness {
   void Check(const char* after) {
     const absl::Status status = scheduler::CheckInvariants(scheduler_);
     EXPECT_TRUE(status.ok()) << "after " << after << ": " << status;
+    for (uint32_t i = 0; i < setup_.groups; ++i) {
+      EXPECT_TRUE(scheduler::SumsAgree(group(i))) << "after " << after;
+      EXPECT_EQ(scheduler::AuditBlocks(group(i)), scheduler::AuditFindings{}) << "after " << after;
+    }
   }
   void Take(const std::vector<scheduler::SequenceDelta>& deltas) {
     for (const scheduler::SequenceDelta& delta : deltas) {

@@ -195,8 +195,8 @@ TEST(GroupScheduler, PreemptsTheLastServedWhenBlocksRunOut) {
   ASSERT_TRUE(harness.Deliver().ok());
   // Token 5 of sequence 1 needs the second block, which sequence 2 holds.
   EXPECT_THAT(Ids(*harness.Plan()), ElementsAre(1U));
-  EXPECT_EQ(harness.group().counters().preemptions, 1U);
-  EXPECT_EQ(harness.group().counters().preempted_tokens, 4U);
+  EXPECT_EQ(harness.group().counters().preemptions[0], 1U);
+  EXPECT_EQ(harness.group().counters().preempted_tokens[0], 4U);
   EXPECT_EQ(harness.scheduler().num_queued(), 1U);
   EXPECT_TRUE(harness.Finish());
   EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 3, 5));
@@ -211,7 +211,7 @@ TEST(GroupScheduler, ANewcomerPushesNobodyOut) {
   ASSERT_TRUE(harness.Deliver().ok());
   ASSERT_TRUE(harness.AddSimple(2, 3, 1, -9).ok());
   EXPECT_THAT(Ids(*harness.Plan()), ElementsAre(1U));
-  EXPECT_EQ(harness.group().counters().preemptions, 0U);
+  EXPECT_EQ(harness.group().counters().preemptions[0], 0U);
   EXPECT_TRUE(harness.Finish());
   EXPECT_EQ(harness.outcome(2).tokens, harness.Alone(2, 3, 1));
 }

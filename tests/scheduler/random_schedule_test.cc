@@ -1,6 +1,7 @@
 // Random operations over tiny configurations: invariants after every call, every output equal to
 // sequential decoding, and everything finished once faults stop. A seed names a run.
 #include <random>
+#include <span>
 
 #include <gtest/gtest.h>
 
@@ -9,10 +10,22 @@
 namespace skein::tests {
 namespace {
 
+// What a run is about.
+enum class World : uint8_t {
+  kPlain,
+  kCached,       // with the prefix cache
+  kColliding,    // whose hash is always the same
+  kThreeBlocks,  // and one slot, with the prefix cache
+};
+
 class RandomRun {
  public:
-  explicit RandomRun(uint32_t seed, bool caching = false)
-      : random_(seed), caching_(caching), setup_(Setup()), harness_(setup_) {
+  explicit RandomRun(uint32_t seed, World world = World::kPlain)
+      : random_(seed),
+        world_(world),
+        caching_(world != World::kPlain),
+        setup_(Setup()),
+        harness_(setup_) {
     for (uint32_t group = 0; group < setup_.groups; ++group) harness_.Start(++epoch_, group);
   }
 
@@ -58,6 +71,15 @@ class RandomRun {
       setup.num_blocks = Pick(3, 12);
       setup.max_model_len = Pick(12, 20);
       setup.queued_tokens_max = 400;
+    }
+    if (world_ == World::kColliding) {
+      setup.hash = [](uint64_t, std::span<const int32_t>) { return uint64_t{7}; };
+    }
+    if (world_ == World::kThreeBlocks) {
+      setup.num_blocks = 3;
+      setup.max_num_seqs = 1;
+      setup.block_tokens = Pick(1, 6);
+      setup.max_model_len = Pick(2, 20);
     }
     setup.num_checkpoints = caching_ ? Pick(0, 3) : 0;
     setup.recompute_tokens = caching_ && Pick(0, 2) == 0 ? Pick(1, 6) : 0;
@@ -190,6 +212,7 @@ class RandomRun {
   }
 
   std::mt19937 random_;
+  const World world_;
   const bool caching_;
   const HarnessSetup setup_;
   GroupHarness harness_;
@@ -208,26 +231,34 @@ TEST(RandomSchedule, EveryOutputEqualsSequentialDecoding) {
 }
 
 // Runs of 150 operations each with the prefix cache.
-void RunCached(uint32_t runs) {
-  uint64_t hits = 0;
-  uint64_t evictions = 0;
-  uint64_t preemptions = 0;
+scheduler::SchedulerCounters RunCached(uint32_t runs, World world) {
+  scheduler::SchedulerCounters sum;
   for (uint32_t seed = 1; seed <= runs; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    RandomRun run(seed, true);
+    RandomRun run(seed, world);
     run.Run(150);
-    if (::testing::Test::HasFailure()) return;
-    hits += run.Counters().cache_hits;
-    evictions += run.Counters().cache_evictions;
-    preemptions += run.Counters().preemptions;
+    if (::testing::Test::HasFailure()) return sum;
+    sum.cache_hits += run.Counters().cache_hits;
+    sum.cache_evictions += run.Counters().cache_evictions;
+    sum.preemptions[0] += run.Counters().preemptions[0];
   }
-  EXPECT_GT(hits, runs / 4);
-  EXPECT_GT(evictions, runs / 2);
-  EXPECT_GT(preemptions, runs / 10);
+  EXPECT_GT(sum.cache_hits, runs / 4);
+  EXPECT_GT(sum.cache_evictions, runs / 2);
+  return sum;
 }
 
+constexpr uint32_t kMillionOperations = 6700;
+
 TEST(RandomSchedule, EveryOutputEqualsSequentialDecodingWithThePrefixCache) {
-  RunCached(6700);  // a million operations
+  EXPECT_GT(RunCached(kMillionOperations, World::kCached).preemptions[0], kMillionOperations / 10);
+}
+
+TEST(RandomSchedule, EveryOutputEqualsSequentialDecodingInThreeBlocksAndOneSlot) {
+  RunCached(kMillionOperations, World::kThreeBlocks);
+}
+
+TEST(RandomSchedule, EveryOutputEqualsSequentialDecodingWhenAllHashesCollide) {
+  RunCached(1000, World::kColliding);
 }
 
 TEST(RandomSchedule, LongRunsInOneConfiguration) {

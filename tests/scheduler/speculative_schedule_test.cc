@@ -92,7 +92,7 @@ TEST(SpeculativeSchedule, DraftsShareTheRowsAndPushNobodyOut) {
   const auto plan = harness.Plan();
   ASSERT_EQ(plan->sequences.size(), 2u);
   EXPECT_LE(plan->sequences[0].draft_depth + plan->sequences[1].draft_depth, 8u);
-  EXPECT_EQ(harness.group().counters().preemptions, 0u);
+  EXPECT_EQ(harness.group().counters().preemptions[0], 0u);
   ASSERT_TRUE(harness.Finish());
   EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 4, 8));
   EXPECT_EQ(harness.outcome(2).tokens, harness.Alone(2, 4, 8));

@@ -21,8 +21,8 @@ namespace {
 
 // The root of what a tenant with a salt may share. Exact: the length of the tenant says where the
 // salt begins. Model and cache layout are those of the group, whose cache ends with its epoch.
-std::string CacheRoot(std::string_view tenant, std::string_view salt) {
-  return protocol::Concat(tenant.size(), ":", tenant, salt);
+std::string CacheRoot(uint64_t secret, std::string_view tenant, std::string_view salt) {
+  return protocol::Concat(secret, ":", tenant.size(), ":", tenant, salt);
 }
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
@@ -286,7 +286,7 @@ void ControlLoop::Submit(Context& context, SubmitRequest request) {
   sequence.speculation = request.speculation;
   sequence.constraint = std::move(request.constraint);
   sequence.priority = request.priority;
-  sequence.cache_root = CacheRoot(request.tenant, request.cache_salt);
+  sequence.cache_root = CacheRoot(options_.cache_secret, request.tenant, request.cache_salt);
   sequence.salted = !request.cache_salt.empty();
   if (absl::Status status = scheduler_.AddSequence(std::move(sequence)); !status.ok()) {
     requests_.Fail(request.id, status);

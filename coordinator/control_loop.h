@@ -34,6 +34,8 @@ struct ControlOptions {
   absl::Duration lease = absl::Seconds(1);
   absl::Duration shutdown_timeout = absl::Seconds(30);
   RolloutLimits rollout;
+  // What no client knows, so that none can choose tokens by where their blocks are looked for.
+  uint64_t cache_secret = 0;
   std::string tokenizer;                  // id of the vocabulary; empty: any worker's
   std::optional<int32_t> wedge_on_token;  // planted fault: a prompt with it stops the loop for 3 s
 };

@@ -114,6 +114,7 @@ ControlOptions ToControlOptions(const protocol::Config& config, protocol::Term t
   // The front door bounds what waits; the scheduler takes what passed it.
   options.limits.admission = {UINT32_MAX, UINT64_MAX};
   options.term = term;
+  options.cache_secret = RandomSeed();
   options.queued_tokens_max = static_cast<uint64_t>(scheduler.max_num_queued_tokens);
   options.lease = config.transport.lease_timeout;
   options.shutdown_timeout = config.server.shutdown_timeout;

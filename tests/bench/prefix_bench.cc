@@ -15,6 +15,7 @@
 #include "protocol/base/strings.h"
 #include "protocol/http/http_client.h"
 #include "protocol/json/json.h"
+#include "protocol/json/json_writer.h"
 #include "tests/bench/bench_line.h"
 #include "tests/process/live_server.h"
 
@@ -97,7 +98,7 @@ bool AddEvent(std::string_view event, Answer& answer) {
     if (tokens == nullptr) continue;
     for (const JsonValue& token : tokens->elements()) {
       int32_t id = 0;
-      const std::string_view name = token.string();
+      const std::string name(token.string());
       if (!name.starts_with("token_id:") || !absl::SimpleAtoi(name.substr(9), &id)) return false;
       answer.tokens.push_back(id);
     }

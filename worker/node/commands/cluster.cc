@@ -40,7 +40,9 @@ constexpr absl::Duration kWaitDefault = absl::Seconds(600);
 constexpr char kCommonHelp[] =
     "  --admin ADDRESS        operator listener: unix:/path or 127.0.0.1:port; without it the one\n"
     "                         skein that runs on this host\n"
-    "  --run-directory DIR    where to look for it instead of /run/skein and /tmp\n"
+    "  --run-directory DIR    where to look for it instead of /run/skein and /tmp, or the run "
+    "files\n"
+    "                         of one of several, as its start printed them\n"
     "  --token-file FILE      first line: the operators' bearer token, if one is asked for\n";
 
 // What the commands share.

@@ -307,7 +307,13 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
                                                 GenerationInput input) {
   auto deadline = Deadline(call);
   if (const auto* error = std::get_if<ApiError>(&deadline)) return *error;
-  SubmissionParts parts{tokenizer_, chat_, ids_, options_.request_limits.max_model_len, {}, {}};
+  SubmissionParts parts{tokenizer_,
+                        chat_,
+                        ids_,
+                        options_.request_limits.max_model_len,
+                        options_.request_limits.vocab_size,
+                        {},
+                        {}};
   // The first sequence has the number of the call.
   parts.next_number = [this, next = call.number]() mutable {
     return next != 0 ? std::exchange(next, 0) : ++num_calls_;

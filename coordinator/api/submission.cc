@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coordinator/api/logit_edits.h"
+#include "coordinator/api/min_tokens_constraint.h"
 #include "protocol/base/strings.h"
 
 namespace skein::coordinator {
@@ -42,6 +43,15 @@ OutputOptions OutputOf(const GenerationParams& params, const GenerationInput& in
   return options;
 }
 
+// The constraint of the form, under that of min_tokens.
+std::shared_ptr<const scheduler::TokenConstraint> ConstraintOf(const protocol::StopConditions& stop,
+                                                               const GenerationInput& input,
+                                                               const SubmissionParts& parts) {
+  if (stop.min_tokens < 2 || stop.stop_token_ids.empty()) return input.constraint;
+  return std::make_shared<const MinTokensConstraint>(
+      stop, parts.vocab_size, input.constraint == nullptr ? nullptr : input.constraint->Clone());
+}
+
 }  // namespace
 
 ApiOr<Submission> MakeSubmission(GenerationParams params, GenerationInput input,
@@ -62,7 +72,7 @@ ApiOr<Submission> MakeSubmission(GenerationParams params, GenerationInput input,
           params.sampling.has_seed ? params.sampling.seed + k : parts.ids.SamplingSeed(number);
       request.stop = std::get<protocol::StopConditions>(stop);
       request.speculation = params.speculation;
-      request.constraint = input.constraint;
+      request.constraint = ConstraintOf(request.stop, input, parts);
       request.priority = params.priority;
       request.cache_salt = params.cache_salt;
       request.arrival = parts.arrival;

@@ -44,6 +44,7 @@ struct SubmissionParts {
   const ChatTemplate& chat;
   const RequestIds& ids;
   int32_t max_model_len = 0;
+  int32_t vocab_size = 0;
   std::function<uint64_t()> next_number;  // of a sequence
   std::function<void(ChatToolCall)> on_call;
   std::chrono::steady_clock::time_point arrival = {};

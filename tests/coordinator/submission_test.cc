@@ -19,7 +19,7 @@ using ::testing::Not;
 const RequestIds kIds(5);
 
 SubmissionParts Parts(int32_t max_model_len = 100) {
-  SubmissionParts parts{TinyTokenizer(), TinyTemplate(), kIds, max_model_len, {}, {}};
+  SubmissionParts parts{TinyTokenizer(), TinyTemplate(), kIds, max_model_len, 4096, {}, {}};
   parts.next_number = [next = uint64_t{10}]() mutable { return next++; };
   return parts;
 }
@@ -74,6 +74,21 @@ TEST(SubmissionTest, LengthsAreThoseOfEachPrompt) {
   params.max_tokens = 60;
   const auto too_long = Make(params, {{std::vector<int32_t>(41, 7)}});
   EXPECT_EQ(std::get<ApiError>(too_long).code, "context_length_exceeded");
+}
+
+TEST(SubmissionTest, MinTokensMasksTheStopTokens) {
+  GenerationParams params;
+  const auto constraint = [&] {
+    return std::get<Submission>(Make(params, {{{1}}})).requests[0].constraint;
+  };
+  EXPECT_EQ(constraint(), nullptr);
+  params.stop.min_tokens = 3;
+  ASSERT_NE(constraint(), nullptr);
+  EXPECT_TRUE(constraint()->binds());
+  const auto eos = static_cast<size_t>(TinyTemplate().eos_id());
+  EXPECT_EQ(constraint()->Mask()[eos / 32] >> (eos % 32) & 1u, 0u);
+  params.stop.ignore_eos = true;
+  EXPECT_EQ(constraint(), nullptr) << "nothing ends it";
 }
 
 }  // namespace

@@ -264,6 +264,29 @@ TEST(ServingTest, AChoiceEqualsTheRequestOfItsPromptAndSeed) {
   EXPECT_GT(std::set<std::string>(alone.begin(), alone.end()).size(), 2u);
 }
 
+TEST(ServingTest, MinTokensAreGeneratedWithoutAnEndAmongThem) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady()) << server.output();
+  for (const char* drafts : {"true", "false"}) {
+    protocol::HttpCall call;
+    call.port = server.port();
+    call.method = "POST";
+    call.target = "/v1/chat/completions";
+    call.body = R"({"messages":[{"role":"user","content":"What is the capital of Vietnam?"}],)"
+                R"("temperature":0,"thinking":{"type":"disabled"},"min_tokens":40,"max_tokens":50,)"
+                R"("return_token_ids":true,"speculation":{"enabled":)" +
+                std::string(drafts) + "}}";
+    const auto answer = protocol::CallHttp(call);
+    ASSERT_TRUE(answer.ok() && answer->status == 200);
+    const JsonValue choice = protocol::ParseJson(answer->body)->Find("choices")->elements()[0];
+    const auto ids = choice.Find("token_ids")->elements();
+    ASSERT_GE(ids.size(), 40u);
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      EXPECT_NE(ids[i].AsInt64("id").value(), 1) << "the end at " << i;
+    }
+  }
+}
+
 TEST(ServingTest, AMessageSaysWhatAChatSays) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady()) << server.output();

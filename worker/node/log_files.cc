@@ -99,8 +99,8 @@ void LogFiles::CheckDisk() {
     const uint64_t least = std::min(kFreeBytesMin, space.total_bytes / kFreeShare);
     is_held_back_ = space.free_bytes < least;
     if (is_held_back_) {
-      problem_ = Concat("of its disk ", space.free_bytes >> 10, " KiB are free, and logs leave ",
-                        least >> 10);
+      problem_ = Concat(space.free_bytes >> 10, " KiB of its disk are free, and logs leave ",
+                        least >> 10, " KiB to others");
     }
   } while (is_held_back_ && RemoveOldest());
 }

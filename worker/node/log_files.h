@@ -40,7 +40,8 @@ class LogFiles final {
   // kRetryAfter.
   bool Write(std::string_view lines, absl::Time now);
 
-  // Why the last Write lost its lines: "less than 12 MiB of the disk are free".
+  // Why the last Write lost its lines: "0 KiB of its disk are free, and logs leave 51 KiB to
+  // others".
   const std::string& problem() const { return problem_; }
 
   // Removes the oldest files while the disk is short, and holds writing back while it stays so.

@@ -138,9 +138,11 @@ TEST(LineOutputTest, AFullDiskIsToldOnceOnStandardError) {
   LineOutput to(shown.in.get(), *std::move(files));
   for (int i = 0; i < 3; ++i) to.Write("lost\n");
   const std::string told = shown.Read();
-  EXPECT_EQ(told, "skein: log.directory (--log-directory): " + options.directory +
-                      ": of its disk 1024 KiB are free, and logs leave 52428; lines are lost until "
-                      "there is room\n");
+  EXPECT_EQ(
+      told,
+      "skein: log.directory (--log-directory): " + options.directory +
+          ": 1024 KiB of its disk are free, and logs leave 52428 KiB to others; lines are lost "
+          "until there is room\n");
   absl::Time now = MonotonicNow();
   space.free_bytes = 1 << 29;
   to.Tick(now);
@@ -149,7 +151,7 @@ TEST(LineOutputTest, AFullDiskIsToldOnceOnStandardError) {
   space.free_bytes = 0;
   to.Tick(now + LineOutput::kCheckEvery);
   to.Write("lost\n");
-  EXPECT_THAT(shown.Read(), HasSubstr("of its disk 0 KiB are free")) << "another outage";
+  EXPECT_THAT(shown.Read(), HasSubstr(": 0 KiB of its disk are free")) << "another outage";
   std::filesystem::remove_all(path);
 }
 

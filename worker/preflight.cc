@@ -140,10 +140,12 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
     options.num_checkpoints = kCheckpointsPerSequence * options.num_slots;
     options.recompute_tokens = spec.recompute_tokens();
   }
+  // Checkpoints are in memory of the host.
+  const int slots = options.num_slots + (device.memory_bytes == 0 ? options.num_checkpoints : 0);
   const uint64_t needed =
       static_cast<uint64_t>(options.num_blocks) *
           KvCache::BlockBytes(spec, options.numerics, options.block_tokens) +
-      static_cast<uint64_t>(options.num_slots) *
+      static_cast<uint64_t>(slots) *
           StateSlots::SlotBytes(spec, options.numerics,
                                 options.max_draft_requests > 0 ? spec.dspark.stages : 0);
   const uint64_t free = room.free_bytes;

@@ -88,7 +88,7 @@ constexpr ConfigKey kKeys[] = {
      &At<&Config::scheduler, &SchedulerConfig::max_num_batched_tokens>, 1, 1 << 16, "", "tokens",
      "tokens computed in one step; more is faster prefill and slower decoding beside it"},
     {"scheduler.block_size", "block-size", &At<&Config::scheduler, &SchedulerConfig::block_size>, 1,
-     4096, "", "tokens", "tokens of one cache block; a multiple of the model's compression ratios"},
+     256, "", "tokens", "tokens of one cache block; a multiple of the model's compression ratios"},
     {"scheduler.lanes", "lanes", &At<&Config::scheduler, &SchedulerConfig::lanes>, 1, 2, "", "",
      "halves of the batch that take turns on the device; 2 hides the round trip"},
     {"scheduler.enable_prefix_caching", "enable-prefix-caching",

@@ -3,14 +3,14 @@
 // through checkpoints and through recomputation, after preemption, eviction and the loss of the
 // worker, on one worker and lane and on two. Without --full some hit lengths; with --full every one
 // from 1 to 700. Owns the models. Thread: the test's.
+#include "tests/exactness/prefix_hit.h"
+
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -55,7 +55,9 @@ struct HitSetup {
 class HitModel {
  public:
   explicit HitModel(const std::string& checkpoint) : threads_(2) {
+    const TestBackend& backend = BackendOfTests();
     EXPECT_TRUE(kernels::RegisterCpuKernels(registry_, kernels::CpuIsa::kAuto).ok());
+    EXPECT_TRUE(worker::RegisterGpuKernels(registry_).ok());
     worker::LoadOptions options = TinyOptions({.max_rows = 1024,
                                                .max_samples = kSlots * (1 + kDraftsMax),
                                                .max_model_len = kMaxModelLen,
@@ -64,9 +66,12 @@ class HitModel {
                                                .max_draft_requests = kSlots});
     options.model_dir = checkpoint;
     options.num_checkpoints = kCheckpoints;
-    options.device = std::make_shared<kernels::HostDevice>(kernels::DeviceStream{&threads_});
-    auto loaded =
-        worker::LoadedModel::Load(registry_, kernels::KernelManifest::Uniform("cpu"), options);
+    options.device = backend.device;
+    if (options.device == nullptr) {
+      options.device = std::make_shared<kernels::HostDevice>(kernels::DeviceStream{&threads_});
+    }
+    auto loaded = worker::LoadedModel::Load(
+        registry_, kernels::KernelManifest::Uniform(backend.name), options);
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     if (loaded.ok()) model_ = *std::move(loaded);
   }
@@ -485,17 +490,3 @@ void RunEveryLength() { full = true; }
 uint64_t NumCompared() { return compared; }
 
 }  // namespace skein::tests
-
-int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  if (argc == 2 && std::string_view(argv[1]) == "--full") {
-    skein::tests::RunEveryLength();
-  } else if (argc != 1) {
-    std::fprintf(stderr, "usage: prefix_hit_test [--full]\n");
-    return 64;
-  }
-  const int result = RUN_ALL_TESTS();
-  std::printf("answers compared: %llu\n",
-              static_cast<unsigned long long>(skein::tests::NumCompared()));
-  return result;
-}

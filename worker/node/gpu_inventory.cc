@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include <glob.h>
+#include <signal.h>
 
 #include "protocol/base/dynamic_library.h"
 #include "protocol/base/strings.h"
@@ -17,6 +18,23 @@ namespace {
 
 using protocol::Concat;
 using protocol::DynamicLibrary;
+
+// While one lives, threads that are started take no signals: those that a driver library leaves
+// behind must not end the supervisor by a signal that it waits for itself.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
 
 using NvmlDevice = void*;
 constexpr int kNvmlSuccess = 0;
@@ -151,6 +169,7 @@ GpuInventory FindGpus(const std::string& device_glob, const std::string& nvml_li
     inventory.nvml_problem = "not asked: there is no GPU";
     return inventory;
   }
+  const SignalsBlocked blocked;
   absl::StatusOr<DynamicLibrary> library = DynamicLibrary::Open(nvml_library);
   if (!library.ok()) {
     inventory.nvml_problem = protocol::StatusText(library.status());

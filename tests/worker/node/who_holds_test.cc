@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -114,6 +115,19 @@ TEST_F(WhoHoldsTest, T10DescriptorWithoutARowOfTheDriver) {
   const GpuHolder holder = Only();
   EXPECT_EQ(holder.evidence, "descriptor");
   EXPECT_THAT(holder.gpus, ElementsAre(0, 1));
+}
+
+// A supervisor waits for its signals: none may reach a thread that the driver leaves behind.
+TEST_F(WhoHoldsTest, ThreadsOfTheDriverLeaveSignalsAlone) {
+  sigset_t before;
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, nullptr, &before), 0);
+  const GpuInventory inventory = FindGpus(proc_.device_glob(), SKEIN_FAKE_NVML);
+  EXPECT_EQ(inventory.nvml_problem, "");
+  ASSERT_EQ(inventory.gpus.size(), 2u);
+  EXPECT_EQ(inventory.gpus[0].name, "leaves SIGTERM");
+  sigset_t after;
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, nullptr, &after), 0);
+  EXPECT_EQ(::sigismember(&before, SIGTERM), ::sigismember(&after, SIGTERM));
 }
 
 TEST_F(WhoHoldsTest, T11RowOfTheDriverWithoutDescriptor) {

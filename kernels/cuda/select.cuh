@@ -68,7 +68,7 @@ __device__ Cut FindCut(int64_t count, unsigned long long wanted, const Key& key,
   return {prefix, wanted - before};
 }
 
-// Number of set flags before this thread in the block, and in total.
+// Number of set flags before this thread in the block, and in total. `scratch` holds 32 counts.
 struct Position {
   unsigned before = 0, total = 0;
 };
@@ -78,21 +78,83 @@ __device__ inline Position BlockCount(bool flag, unsigned* scratch) {
   const unsigned mask = __ballot_sync(kAllLanes, flag);
   if (lane == 0) scratch[warp] = static_cast<unsigned>(__popc(mask));
   __syncthreads();
+  const bool exists = lane < static_cast<int>(blockDim.x) / kWarp;
+  const unsigned count = exists ? scratch[lane] : 0;
   Position position;
-  for (int w = 0; w < static_cast<int>(blockDim.x) / kWarp; ++w) {
-    if (w < warp) position.before += scratch[w];
-    position.total += scratch[w];
-  }
-  position.before += static_cast<unsigned>(__popc(mask & ((1u << lane) - 1)));
+  position.before = WarpSum(lane < warp ? count : 0) + __popc(mask & ((1u << lane) - 1));
+  position.total = WarpSum(count);
   __syncthreads();
   return position;
 }
 
+struct CountScratch {
+  unsigned count[kDigits];
+  unsigned of_warp[kDigits / kWarp];
+  unsigned before;
+  unsigned digit;
+};
+
+// FindCut where each of the keys above `floor` counts as one: a warp adds equal digits together.
+// Ends early where all keys with the digits found so far are chosen. The block has 256 threads or
+// more.
+template <typename Key>
+__device__ Cut FindCountCut(int64_t count, unsigned wanted, uint32_t floor, const Key& key,
+                            CountScratch& scratch) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  uint32_t prefix = 0;
+  uint32_t known = 0;  // mask of the digits found so far
+  unsigned before = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    if (threadIdx.x < kDigits) scratch.count[threadIdx.x] = 0;
+    __syncthreads();
+    for (int64_t begin = 0; begin < count; begin += blockDim.x) {
+      const int64_t i = begin + threadIdx.x;
+      const uint32_t k = i < count ? key(i) : 0;
+      const bool counts = i < count && k > floor && (k & known) == prefix;
+      const unsigned active = __ballot_sync(kAllLanes, counts);
+      if (!counts) continue;
+      const unsigned digit = k >> shift & (kDigits - 1);
+      const unsigned peers = __match_any_sync(active, digit);
+      if (lane == __ffs(static_cast<int>(peers)) - 1) {
+        atomicAdd(&scratch.count[digit], static_cast<unsigned>(__popc(peers)));
+      }
+    }
+    __syncthreads();
+    // Thread d of the first 256 has digit 255 - d, so sums run from the largest down.
+    const bool scans = threadIdx.x < kDigits;
+    const unsigned own = scans ? scratch.count[kDigits - 1 - threadIdx.x] : 0;
+    unsigned through = own;
+    for (int offset = 1; offset < kWarp; offset *= 2) {
+      const unsigned other = __shfl_up_sync(kAllLanes, through, offset);
+      if (lane >= offset) through += other;
+    }
+    if (scans && lane == kWarp - 1) scratch.of_warp[warp] = through;
+    __syncthreads();
+    if (scans) {
+      for (int w = 0; w < warp; ++w) through += scratch.of_warp[w];
+      if (before + through >= wanted && before + through - own < wanted) {
+        scratch.before = before + through - own;
+        scratch.digit = kDigits - 1 - threadIdx.x;
+      }
+    }
+    __syncthreads();
+    before = scratch.before;
+    prefix |= scratch.digit << shift;
+    known |= 0xFFu << shift;
+    const bool all = before + scratch.count[scratch.digit] == wanted;
+    __syncthreads();
+    if (all && prefix > 0) return {prefix - 1, 0};
+  }
+  return {prefix, wanted - before};
+}
+
 // Writes the indices of the `wanted` largest of `count` keys to out[0, capacity), ascending, -1
-// after them; keys at or below `floor` are not chosen. All threads of the block call it.
+// after them; keys at or below `floor` are not chosen. All threads of the block, 256 or more, call
+// it. `counts` holds 32 values.
 template <typename Key>
 __device__ void SelectLargest(int64_t count, int64_t wanted, uint32_t floor, const Key& key,
-                              int32_t* out, int64_t capacity, SelectScratch& scratch,
+                              int32_t* out, int64_t capacity, CountScratch& scratch,
                               unsigned* counts) {
   unsigned eligible = 0;
   for (int64_t i = threadIdx.x; i < count; i += blockDim.x) eligible += key(i) > floor ? 1 : 0;
@@ -100,20 +162,20 @@ __device__ void SelectLargest(int64_t count, int64_t wanted, uint32_t floor, con
   const unsigned total = BlockSum(eligible, sums);
   Cut cut{floor, 0};
   if (wanted > 0 && static_cast<int64_t>(total) > wanted) {
-    cut = FindCut(
-        count, static_cast<unsigned long long>(wanted), key,
-        [&](int64_t i) { return key(i) > floor ? 1ull : 0ull; }, scratch);
+    cut = FindCountCut(count, static_cast<unsigned>(wanted), floor, key, scratch);
   }
   unsigned written = 0;
   unsigned long long equal = 0;
   for (int64_t begin = 0; begin < count && wanted > 0; begin += blockDim.x) {
     const int64_t i = begin + threadIdx.x;
     const uint32_t k = i < count ? key(i) : 0;
-    const bool same = i < count && k == cut.key && cut.key > floor;
-    const Position ties = BlockCount(same, counts);
-    const bool chosen =
-        i < count && ((k > cut.key && k > floor) || (same && equal + ties.before < cut.equal));
-    equal += ties.total;
+    bool chosen = i < count && k > cut.key && k > floor;
+    if (cut.equal > 0) {
+      const bool same = i < count && k == cut.key;
+      const Position ties = BlockCount(same, counts);
+      chosen = chosen || (same && equal + ties.before < cut.equal);
+      equal += ties.total;
+    }
     const Position place = BlockCount(chosen, counts);
     if (chosen) out[written + place.before] = static_cast<int32_t>(i);
     written += place.total;

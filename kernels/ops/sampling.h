@@ -19,6 +19,7 @@ struct SampleParams {
   float min_p = 0;
   int32_t num_top = 0;                            // entries of top_id / top_logprob wanted
   RandomPurpose purpose = RandomPurpose::kPlain;  // stream of the draw: kPlain or kDraft
+  uint32_t reserved = 0;                          // no byte is left undefined
 };
 
 // What is known of a sampled row.
@@ -70,6 +71,7 @@ struct VerifyParams {
   int32_t draft_token = -1;
   DraftForm form = DraftForm::kNone;
   int32_t draft_row = 0;  // row of draft_logits, form kLogits
+  uint32_t reserved = 0;
 };
 // Whether the row is verified: one whose token or row of draft_logits does not exist is as kNone.
 constexpr bool HasDraft(const VerifyParams& row, int vocab, int64_t draft_rows) {

@@ -9,6 +9,7 @@
 #include "kernels/sm90/expert_fp4.cuh"
 #include "kernels/sm90/family.cuh"
 #include "kernels/sm90/grouped_fp8.cuh"
+#include "kernels/sm90/linear_bf16.cuh"
 #include "kernels/sm90/linear_fp8.cuh"
 
 namespace skein::kernels::sm90 {
@@ -294,7 +295,8 @@ absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, De
       status = MapRows(args.x.data, p.k, p.rows, p.x_step, tile(), p.x_map);
       if (!status.ok()) return status;
     }
-    const dim3 grid(BlocksFor(problem.n, fp8::kChannels) * parts, BlocksFor(p.rows, tile()));
+    p.row_tiles = static_cast<int>(BlocksFor(p.rows, tile()));
+    const dim3 grid(BlocksFor(problem.n, fp8::kChannels) * BlocksFor(p.rows, tile()) * parts);
     const size_t shared = sizeof(fp8::Shared<tile()>) + fp8::kAlignment;
     return cuda::LaunchAs(Linear::kId, fp8::LinearFp8Kernel<tile()>,
                           {grid, fp8::kThreads, shared, parts}, stream, p);
@@ -303,6 +305,57 @@ absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, De
   if (p.rows <= 16) return launch(std::integral_constant<int, 16>());
   if (p.rows <= 32) return launch(std::integral_constant<int, 32>());
   return launch(std::integral_constant<int, 64>());
+}
+
+// bf16 on both sides and rows of weights that the copy engine can read: of the problem alone.
+bool IsBf16(const Linear::Problem& problem) {
+  return problem.format == WeightFormat::kBf16 && problem.x_dtype == DType::kBf16 &&
+         problem.k % 8 == 0;
+}
+
+template <int kChannels>
+absl::Status LaunchBf16(bf16::Parameters& p, const Linear::Args& args, DeviceStream stream) {
+  const auto parts = static_cast<unsigned>(bf16::PartsOf(p.n, p.k));
+  const auto launch = [&](auto rows) {
+    using Tile = bf16::Tile<kChannels, rows()>;
+    if (p.x_aligned) {
+      absl::Status status = MapRows(args.x.data, 2 * p.k, p.rows, 2 * p.x_step, rows(), p.x_map);
+      if (!status.ok()) return status;
+    }
+    p.row_tiles = static_cast<int>(BlocksFor(p.rows, rows()));
+    const dim3 grid(BlocksFor(p.n, kChannels) * BlocksFor(p.rows, rows()) * parts);
+    const size_t shared = sizeof(typename Tile::Shared) + bf16::kAlignment;
+    return cuda::LaunchAs(Linear::kId, bf16::LinearBf16Kernel<kChannels, rows()>,
+                          {grid, Tile::kThreads, shared, parts}, stream, p);
+  };
+  if (p.rows <= 8) return launch(std::integral_constant<int, 8>());
+  if (p.rows <= 16) return launch(std::integral_constant<int, 16>());
+  if (p.rows <= 32) return launch(std::integral_constant<int, 32>());
+  return launch(std::integral_constant<int, 64>());
+}
+
+absl::Status RunBf16(const Linear::Problem& problem, const Linear::Args& args,
+                     DeviceStream stream) {
+  bf16::Parameters p;
+  p.x = args.x.as<uint16_t>();
+  p.x_step = args.x.step(0);
+  p.y = problem.y_dtype == DType::kBf16 ? args.y.as<uint16_t>() : nullptr;
+  p.wide = problem.y_dtype == DType::kF32 ? args.y.as<float>() : nullptr;
+  p.y_step = args.y.step(0);
+  p.n = problem.n;
+  p.k = problem.k;
+  p.rows = static_cast<int>(args.x.dim(0));
+  p.x_aligned = p.x_step % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+  p.accumulate = problem.accumulate;
+  if (args.w.codes.step(0) % 8 != 0 || reinterpret_cast<uintptr_t>(args.w.codes.data) % 16 != 0) {
+    return absl::InvalidArgumentError(
+        "linear: bf16 rows of whole 8 inputs must be aligned to 16 bytes");
+  }
+  const int channels = bf16::ChannelsOf(problem.n);
+  absl::Status status = MapRows(args.w.codes.data, 2 * p.k, p.n, 2 * args.w.codes.step(0),
+                                static_cast<uint32_t>(channels), p.w);
+  if (!status.ok()) return status;
+  return channels == 64 ? LaunchBf16<64>(p, args, stream) : LaunchBf16<128>(p, args, stream);
 }
 
 struct LinearOp {
@@ -318,6 +371,7 @@ struct LinearOp {
                           DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
     if (IsFp8(problem)) return RunFp8(problem, args, stream);
+    if (IsBf16(problem)) return RunBf16(problem, args, stream);
     const int64_t rows = args.x.dim(0);
     const WeightView w = MakeWeight(args.w, problem.format, problem.block);
     const Activations x = MakeActivations(args.x, args.x_scale);

@@ -1,8 +1,10 @@
-// Scores of compressed rows, a warp per column; candidate blocks and top-k, a block per row.
+// Scores of compressed rows, on tensor cores for the model's keys, a warp per column for others;
+// candidate blocks and top-k, a block per row.
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/select.cuh"
 #include "kernels/sm90/family.cuh"
+#include "kernels/sm90/index_scores.cuh"
 
 namespace skein::kernels::sm90 {
 namespace {
@@ -16,23 +18,7 @@ constexpr int64_t kWarpsPerBlock = kThreads / kWarp;
 constexpr unsigned kSelectThreads = 1024;
 constexpr int kMostDim = 256;
 
-struct ScoreParameters {
-  cuda::Rows rows;
-  const uint16_t* q;
-  int64_t q_step, q_head_step;
-  const uint16_t* weight;
-  int64_t weight_step;
-  float weight_scale;
-  cuda::Pool keys;
-  const int32_t* candidates;
-  int64_t candidates_step;
-  int num_candidates, candidate_block;
-  float* score;
-  int64_t score_step, num_columns;
-  int heads, head_dim, ratio;
-};
-
-__device__ bool IsCandidate(const ScoreParameters& p, int64_t t, int64_t column) {
+__device__ bool IsCandidate(const index_scores::Parameters& p, int64_t t, int64_t column) {
   if (p.candidates == nullptr) return true;
   const int32_t block = static_cast<int32_t>(column / p.candidate_block);
   const int32_t* list = p.candidates + t * p.candidates_step;
@@ -43,7 +29,7 @@ __device__ bool IsCandidate(const ScoreParameters& p, int64_t t, int64_t column)
   return __any_sync(kAllLanes, found);
 }
 
-__global__ void IndexScoresKernel(ScoreParameters p) {
+__global__ void IndexScoresKernel(index_scores::Parameters p, int head_dim) {
   const int64_t t = blockIdx.y;
   const int64_t column = blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp;
   if (column >= p.num_columns || p.rows.sequence[t] < 0) return;
@@ -61,7 +47,7 @@ __global__ void IndexScoresKernel(ScoreParameters p) {
 #pragma unroll
   for (int i = 0; i < kMostDim / kWarp; ++i) {
     const int c = i * kWarp + lane;
-    key[i] = c < p.head_dim ? p.keys.Element(data, scale, c) : 0.0f;
+    key[i] = c < head_dim ? p.keys.Element(data, scale, c) : 0.0f;
   }
   float sum = 0;
   for (int h = 0; h < p.heads; ++h) {
@@ -70,7 +56,7 @@ __global__ void IndexScoresKernel(ScoreParameters p) {
 #pragma unroll
     for (int i = 0; i < kMostDim / kWarp; ++i) {
       const int c = i * kWarp + lane;
-      if (c < p.head_dim) dot = fmaf(DecodeBf16(q[c]), key[i], dot);
+      if (c < head_dim) dot = fmaf(DecodeBf16(q[c]), key[i], dot);
     }
     dot = cuda::WarpSum(dot);
     const float scaled = DecodeBf16(p.weight[t * p.weight_step + h]) * p.weight_scale;
@@ -95,10 +81,15 @@ struct IndexScoresOp {
         .Take();
   }
   static size_t WorkspaceBytes(const IndexScores::Problem&) { return 0; }
+  // Of the problem alone, so that the order of sums is.
+  static bool IsFp4(const IndexScores::Problem& problem) {
+    return problem.format == KvFormat::kFp4Group32 && problem.head_dim == index_scores::kDim &&
+           problem.heads <= index_scores::kMostHeads;
+  }
   static absl::Status Run(const IndexScores::Problem& problem, const IndexScores::Args& args,
                           Workspace, DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
-    ScoreParameters p;
+    index_scores::Parameters p;
     p.rows = cuda::MakeRows(args.rows);
     p.q = args.q.as<uint16_t>();
     p.q_step = args.q.step(0);
@@ -116,10 +107,23 @@ struct IndexScoresOp {
     p.score_step = args.score.step(0);
     p.num_columns = args.score.dim(1);
     p.heads = problem.heads;
-    p.head_dim = problem.head_dim;
     p.ratio = problem.ratio;
-    const dim3 grid(BlocksFor(p.num_columns, kWarpsPerBlock), static_cast<unsigned>(args.q.dim(0)));
-    return cuda::Launch(IndexScores::kId, IndexScoresKernel, grid, kThreads, 0, stream, p);
+    const auto rows = static_cast<unsigned>(args.q.dim(0));
+    if (IsFp4(problem)) {
+      const uintptr_t at = reinterpret_cast<uintptr_t>(args.keys.data) |
+                           static_cast<uintptr_t>(args.keys.page_bytes);
+      if (at % 4 != 0) {
+        return absl::InvalidArgumentError(
+            "index_scores: pages of 128 e2m1 codes a key must be aligned to four bytes");
+      }
+      p.aligned = at % 16 == 0;
+      const dim3 grid(BlocksFor(p.num_columns, index_scores::kColumns), rows);
+      return cuda::Launch(IndexScores::kId, index_scores::IndexScoresFp4Kernel, grid,
+                          index_scores::kThreads, 0, stream, p);
+    }
+    const dim3 grid(BlocksFor(p.num_columns, kWarpsPerBlock), rows);
+    return cuda::Launch(IndexScores::kId, IndexScoresKernel, grid, kThreads, 0, stream, p,
+                        problem.head_dim);
   }
 };
 
@@ -133,7 +137,7 @@ __device__ bool AnyNan(const float* score, int64_t count) {
 __global__ void TopKKernel(cuda::Rows rows, const float* score, int64_t score_step,
                            int64_t num_columns, int ratio, int32_t* selected, int64_t selected_step,
                            int k, uint32_t* defect) {
-  __shared__ cuda::SelectScratch scratch;
+  __shared__ cuda::CountScratch scratch;
   __shared__ unsigned counts[cuda::kWarp];
   const int64_t t = blockIdx.x;
   if (rows.sequence[t] < 0) return;
@@ -171,7 +175,7 @@ struct TopKOp {
 __global__ void CandidateBlocksKernel(cuda::Rows rows, const float* score, int64_t score_step,
                                       int64_t num_columns, int ratio, int block, int32_t* out,
                                       int64_t out_step, int count, uint32_t* defect) {
-  __shared__ cuda::SelectScratch scratch;
+  __shared__ cuda::CountScratch scratch;
   __shared__ unsigned counts[cuda::kWarp];
   const int64_t t = blockIdx.x;
   if (rows.sequence[t] < 0) return;

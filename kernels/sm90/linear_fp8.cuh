@@ -14,6 +14,7 @@
 #include "kernels/sm90/arrival.cuh"
 #include "kernels/sm90/async_copy.cuh"
 #include "kernels/sm90/cluster.cuh"
+#include "kernels/sm90/cluster_sums.cuh"
 #include "kernels/sm90/tensor_map.cuh"
 #include "kernels/sm90/wgmma.cuh"
 
@@ -27,13 +28,12 @@ inline constexpr int kLines = kSlice / kLine;
 inline constexpr int kChannels = 128;  // of a block, 64 of a warpgroup
 inline constexpr int kMultiplyThreads = 256;
 inline constexpr int kThreads = kMultiplyThreads + 128;
-inline constexpr int kMostParts = 8;
 
 // Parts that the inputs are divided into: blocks for all multiprocessors, two slices each.
 constexpr int PartsOf(int n, int k) {
   const int tiles = (n + kChannels - 1) / kChannels;
   int parts = 1;
-  while (parts < kMostParts && tiles * parts < 256 && k / kSlice >= 4 * parts) parts *= 2;
+  while (parts < cluster::kMostParts && tiles * parts < 256 && k / kSlice >= 4 * parts) parts *= 2;
   return parts;
 }
 
@@ -68,7 +68,7 @@ struct Parameters {
   int64_t x_scale_step;
   uint16_t* y;
   int64_t y_step;
-  int n, k, rows;
+  int n, k, rows, row_tiles;
   bool x_aligned;        // rows of x begin at multiples of 16 bytes
   bool x_scale_aligned;  // and of its scales of 4
 };
@@ -211,30 +211,6 @@ __device__ void AddStage(const Shared<kRows>& shared, int stage, float (&sum)[kR
   add(kUnits - 1);
 }
 
-// Adds the sums of the cluster's blocks in order, each block a part of the rows, and stores them.
-template <int kRows>
-__device__ void StoreSums(const Parameters& p, const float* sums, int n0, int t0) {
-  const int parts = static_cast<int>(cluster::Size());
-  const int rows = kRows / parts;
-  const int first = static_cast<int>(cluster::Rank()) * rows * kChannels;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kChannels; i += kThreads) {
-    const int at = first + i;
-    float part[kMostParts];
-#pragma unroll
-    for (int j = 0; j < kMostParts; ++j) {
-      if (j < parts) part[j] = cluster::Load(SharedAddress(sums + at), static_cast<uint32_t>(j));
-    }
-    float total = 0;
-#pragma unroll
-    for (int j = 0; j < kMostParts; ++j) {
-      if (j < parts) total += part[j];
-    }
-    const int n = n0 + at % kChannels;
-    const int t = t0 + at / kChannels;
-    if (n < p.n && t < p.rows) p.y[t * p.y_step + n] = EncodeBf16(total);
-  }
-}
-
 // The warps that multiply; sums go to shared memory, over the stages.
 template <int kRows>
 __device__ void Multiply(Shared<kRows>& shared, int first, int end) {
@@ -266,8 +242,10 @@ __global__ void __launch_bounds__(kThreads, BlocksOf(kRows))
   auto& shared = *reinterpret_cast<Shared<kRows>*>(memory + (-base & (kAlignment - 1)));
   const int parts = static_cast<int>(cluster::Size());
   const int rank = static_cast<int>(cluster::Rank());
-  const int n0 = static_cast<int>(blockIdx.x) / parts * kChannels;
-  const int t0 = static_cast<int>(blockIdx.y) * kRows;
+  // Tiles of rows that share weights follow each other.
+  const int tile = static_cast<int>(blockIdx.x) / parts;
+  const int n0 = tile / p.row_tiles * kChannels;
+  const int t0 = tile % p.row_tiles * kRows;
   const int slices = p.k / kSlice;
   const int first = rank * slices / parts;
   const int end = (rank + 1) * slices / parts;
@@ -286,7 +264,13 @@ __global__ void __launch_bounds__(kThreads, BlocksOf(kRows))
     Fill<kRows>(p, shared, first, end, n0, t0);
   }
   cluster::Synchronize();
-  StoreSums<kRows>(p, reinterpret_cast<const float*>(shared.stage), n0, t0);
+  cluster::AddParts<kRows, kChannels, kThreads>(reinterpret_cast<const float*>(shared.stage),
+                                                [&](int row, int channel, float total) {
+                                                  const int n = n0 + channel;
+                                                  const int t = t0 + row;
+                                                  if (n < p.n && t < p.rows)
+                                                    p.y[t * p.y_step + n] = EncodeBf16(total);
+                                                });
   cluster::Synchronize();
 }
 

@@ -47,18 +47,21 @@ std::set<int64_t> PaddingRows(const Rows& rows) {
   return skipped;
 }
 
-Instance IndexScoresCall(const Rows& rows, KvFormat format, bool candidates) {
+struct IndexShape {
+  int heads = 5, dim = 36;
+};
+
+Instance IndexScoresCall(const Rows& rows, KvFormat format, bool candidates,
+                         const IndexShape& shape = {}) {
   CallBuilder call(rows);
-  constexpr int kHeads = 5;
-  constexpr int kDim = 36;
   constexpr int kColumns = 301;
   IndexScores::Args args;
   // Blind rows stand at position 0, where no group of two is complete.
   args.rows = OwnSequences(
       call, [](uint32_t id) { return IsBlind(id) ? 0.0 : 300.0 + id * 9 % 320; }, 80, 90, 8);
-  args.q = call.In(kBf16, {kHeads, kDim}, Draw::kBell);
-  args.weight = call.In(kBf16, {kHeads}, Draw::kBell);
-  args.keys = SharedPool(call, format, kDim, 90 * 4, 4);
+  args.q = call.In(kBf16, {shape.heads, shape.dim}, Draw::kBell);
+  args.weight = call.In(kBf16, {shape.heads}, Draw::kBell);
+  args.keys = SharedPool(call, format, shape.dim, 90 * 4, 4);
   args.weight_scale = 0.0123f;
   if (candidates) {
     args.candidates = call.InBy(DType::kI32, {6}, [](uint32_t id, int64_t i) {
@@ -68,7 +71,7 @@ Instance IndexScoresCall(const Rows& rows, KvFormat format, bool candidates) {
   }
   args.score = call.Out("score", kF32, {kColumns}, Tolerance::kF32, 64);
   call.Skip(PaddingRows(rows));
-  return call.Finish<IndexScores>({kHeads, kDim, format, 2, kBf16, kF32}, args);
+  return call.Finish<IndexScores>({shape.heads, shape.dim, format, 2, kBf16, kF32}, args);
 }
 
 // Scores with many exact ties, both zeros and columns at -inf; some rows hold nothing else.
@@ -98,9 +101,12 @@ Instance CandidateBlocksCall(const Rows& rows, int block, int count) {
 Instance TopKCall(const Rows& rows, int k, int64_t columns) {
   CallBuilder call(rows);
   TopK::Args args;
+  const bool drawn = columns > 1000;
+  const uint32_t step = drawn ? 997 : 37;
+  const uint32_t most = drawn ? static_cast<uint32_t>(2 * columns) : 460;
   args.rows = OwnSequences(
-      call, [](uint32_t id) { return IsBlind(id) ? 0.0 : 1.0 + id * 37 % 460; }, 1, 2, 8);
-  args.score = TiedScores(call, columns);
+      call, [=](uint32_t id) { return IsBlind(id) ? 0.0 : 1.0 + id * step % most; }, 1, 2, 8);
+  args.score = drawn ? call.In(kF32, {columns}, Draw::kBell) : TiedScores(call, columns);
   args.selected = call.Out("selected", DType::kI32, {k}, Tolerance::kBits);
   call.Skip(PaddingRows(rows));
   return call.Finish<TopK>({k, 2, kF32}, args);
@@ -159,6 +165,15 @@ void AddAttentionCases(std::vector<Case>& cases) {
            [=](const Rows& rows) { return IndexScoresCall(rows, format, candidates); }});
     }
   }
+  for (const IndexShape& shape : {IndexShape{32, 128}, IndexShape{37, 128}}) {
+    for (const bool candidates : {false, true}) {
+      const std::string name = std::to_string(shape.heads) + " heads of 128";
+      cases.push_back(
+          {OpId::kIndexScores, name + (candidates ? ", candidates" : ""), [=](const Rows& rows) {
+             return IndexScoresCall(rows, KvFormat::kFp4Group32, candidates, shape);
+           }});
+    }
+  }
   for (const auto& [block, count] : {std::pair{8, 5}, std::pair{3, 40}, std::pair{300, 2}}) {
     cases.push_back(
         {OpId::kCandidateBlocks, "blocks of " + std::to_string(block),
@@ -166,7 +181,7 @@ void AddAttentionCases(std::vector<Case>& cases) {
          true});
   }
   for (const auto& [k, columns] : {std::pair{1, 230}, std::pair{32, 230}, std::pair{64, 40},
-                                   std::pair{230, 230}, std::pair{9, 0}}) {
+                                   std::pair{230, 230}, std::pair{9, 0}, std::pair{512, 3333}}) {
     cases.push_back(
         {OpId::kTopK, std::to_string(k) + " of " + std::to_string(columns),
          [k = k, columns = columns](const Rows& rows) { return TopKCall(rows, k, columns); }, true,

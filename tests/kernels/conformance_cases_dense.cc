@@ -1,5 +1,7 @@
 // Calls of casts, products, norms, rotation, hyper-connections and the n-gram memory. Extents are
 // odd on purpose, and large enough in some cases that the threads share the work.
+#include <cmath>
+
 #include "kernels/ops/engram.h"
 #include "kernels/ops/gemm.h"
 #include "kernels/ops/hyper_connection.h"
@@ -118,8 +120,10 @@ Instance HcMixCall(const Rows& rows, int hc, int channels) {
   args.stream = call.In(kBf16, {hc, channels}, Draw::kBell);
   TestRandom random(3, 0);
   const int mixes = (2 + hc) * hc;
+  // Mixes near one, as after training: larger ones saturate.
+  const double spread = 0.87 / std::sqrt(hc * channels);
   args.fn =
-      call.SharedBy(kF32, {mixes, hc * channels}, [&](int64_t) { return 0.05 * random.Bell(); });
+      call.SharedBy(kF32, {mixes, hc * channels}, [&](int64_t) { return spread * random.Bell(); });
   args.base = call.Shared(kF32, {mixes}, Draw::kBell);
   args.scale = call.Shared(kF32, {3}, Draw::kAround1);
   args.pre = call.Out("pre", kF32, {hc}, Tolerance::kF32, 64);
@@ -234,6 +238,21 @@ void AddProductCases(std::vector<Case>& cases) {
   add(OpId::kLinear, "format 2 long", [](const Rows& rows) {
     return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 133, 1280);
   });
+  for (const DType y : {kBf16, kF32}) {
+    const std::string name = y == kBf16 ? "bf16" : "bf16 wide";
+    add(OpId::kLinear, name + " long", [y](const Rows& rows) {
+      return LinearCall(rows, WeightFormat::kBf16, kBf16, y, false, 133, 2560);
+    });
+    add(OpId::kLinear, name + " few columns", [y](const Rows& rows) {
+      return LinearCall(rows, WeightFormat::kBf16, kBf16, y, false, 3, 520);
+    });
+    add(OpId::kLinear, name + " many columns", [y](const Rows& rows) {
+      return LinearCall(rows, WeightFormat::kBf16, kBf16, y, false, 8250, 136);
+    });
+  }
+  add(OpId::kLinear, "bf16 accumulated", [](const Rows& rows) {
+    return LinearCall(rows, WeightFormat::kBf16, kBf16, kF32, true, 65, 256);
+  });
   add(OpId::kLinear, "f32 accumulated", [](const Rows& rows) {
     return LinearCall(rows, WeightFormat::kBf16, kF32, kF32, true, 65, 64);
   });
@@ -264,6 +283,8 @@ void AddDenseCases(std::vector<Case>& cases) {
         [dtype](const Rows& rows) { return EngramGatherCall(rows, dtype); });
     add(OpId::kRmsNorm, dtype == kBf16 ? "bf16 weight" : "f32 weight",
         [dtype](const Rows& rows) { return RmsNormCall(rows, dtype, 2083); });
+    add(OpId::kRmsNorm, dtype == kBf16 ? "bf16 weight, wide row" : "f32 weight, wide row",
+        [dtype](const Rows& rows) { return RmsNormCall(rows, dtype, 5120); });
   }
   add(OpId::kFakeQuant, "e2m1 ue8m0 heads",
       [](const Rows& rows) { return FakeQuantCall(rows, CodeFormat::kE2m1Ue8m0, 32, true); });
@@ -279,6 +300,7 @@ void AddDenseCases(std::vector<Case>& cases) {
   add(OpId::kHcExpand, "odd", HcExpandCall);
   add(OpId::kHcMix, "odd", [](const Rows& rows) { return HcMixCall(rows, 4, 75); });
   add(OpId::kHcMix, "aligned", [](const Rows& rows) { return HcMixCall(rows, 4, 64); });
+  add(OpId::kHcMix, "long", [](const Rows& rows) { return HcMixCall(rows, 4, 320); });
   add(OpId::kHcMix, "three_streams", [](const Rows& rows) { return HcMixCall(rows, 3, 64); });
   add(OpId::kHcCollapse, "odd", HcCollapseCall);
   add(OpId::kHcPost, "odd", HcPostCall);

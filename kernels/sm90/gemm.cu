@@ -1,14 +1,12 @@
-// Matrix products. bf16 outputs: operands decoded exactly to bf16 in shared memory (per-32 scales
-// folded in, catalogue 13.3 K2), then tensor-core products with f32 accumulators, k ascending in
-// steps of 16. f32 outputs: a warp per output column in f32. Neither order depends on the rows.
+// Matrix products: which kernel takes which problem. Never by the number of rows, on which the
+// order of a sum must not depend.
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/rows.cuh"
 #include "kernels/sm90/expert_fp4.cuh"
 #include "kernels/sm90/family.cuh"
 #include "kernels/sm90/grouped_fp8.cuh"
+#include "kernels/sm90/linear_any.cuh"
 #include "kernels/sm90/linear_bf16.cuh"
 #include "kernels/sm90/linear_fp8.cuh"
 
@@ -18,184 +16,16 @@ namespace {
 using cuda::BlocksFor;
 using cuda::kWarp;
 
-constexpr int kTileN = 64;           // output channels of a block, 16 of a warp
-constexpr int kChunk = 64;           // inputs that are staged at a time
-constexpr int kStride = kChunk + 8;  // of a staged row: no bank conflicts
-constexpr unsigned kThreads = 4 * kWarp;
-constexpr int kUnit = 32;  // inputs under one activation scale
+using any::Activations;
+using any::kThreads;
+using any::kTileN;
+using any::kWideRows;
+using any::MakeActivations;
+using any::MakeWeight;
+using any::TileWork;
+using any::WeightView;
 using fp4::ExpertTable;
 using fp4::kMostExperts;
-
-// A weight as stored, by value.
-struct WeightView {
-  const uint8_t* codes;
-  int64_t codes_step;
-  const uint8_t* scale;
-  int64_t scale_step;
-  WeightFormat format;
-  int block;
-
-  __device__ float Element(int64_t n, int64_t k) const {
-    switch (format) {
-      case WeightFormat::kBf16:
-        return DecodeBf16(reinterpret_cast<const uint16_t*>(codes)[n * codes_step + k]);
-      case WeightFormat::kF32:
-        return reinterpret_cast<const float*>(codes)[n * codes_step + k];
-      case WeightFormat::kE4m3Block:
-        return DecodeE4m3(codes[n * codes_step + k]) *
-               DecodeE8m0(scale[n / block * scale_step + k / block]);
-      case WeightFormat::kE2m1Row32:
-        return DecodeE2m1(codes[n * codes_step + k / 2] >> (k % 2 * 4) & 15) *
-               DecodeE8m0(scale[n * scale_step + k / kUnit]);
-    }
-    return 0;
-  }
-};
-
-WeightView MakeWeight(const Weight& w, WeightFormat format, int block) {
-  WeightView out;
-  out.codes = w.codes.as<uint8_t>();
-  out.codes_step = w.codes.step(0);
-  out.scale = w.scale.absent() ? nullptr : w.scale.as<uint8_t>();
-  out.scale_step = w.scale.absent() ? 0 : w.scale.step(0);
-  out.format = format;
-  out.block = block;
-  return out;
-}
-
-// Rows of activations, by value.
-struct Activations {
-  const void* data;
-  DType dtype;
-  int64_t step;
-  const uint8_t* scale;
-  int64_t scale_step;
-
-  __device__ float Element(int64_t row, int64_t k) const {
-    switch (dtype) {
-      case DType::kE4m3:
-        return DecodeE4m3(static_cast<const uint8_t*>(data)[row * step + k]) *
-               DecodeE8m0(scale[row * scale_step + k / kUnit]);
-      case DType::kBf16:
-        return DecodeBf16(static_cast<const uint16_t*>(data)[row * step + k]);
-      default:
-        return static_cast<const float*>(data)[row * step + k];
-    }
-  }
-};
-
-Activations MakeActivations(const TensorView& x, const TensorView& x_scale) {
-  Activations out;
-  out.data = x.data;
-  out.dtype = x.dtype;
-  out.step = x.step(0);
-  out.scale = x_scale.absent() ? nullptr : x_scale.as<uint8_t>();
-  out.scale_step = x_scale.absent() ? 0 : x_scale.step(0);
-  return out;
-}
-
-// ---- bf16 outputs
-
-__device__ void Mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// What a block computes: rows [begin, end) of one weight's product.
-struct TileWork {
-  WeightView w;
-  int64_t n, k;
-  Activations x;
-  const int32_t* source_row;  // null: row i reads x row i
-  int64_t begin, end;
-  uint16_t* y;
-  int64_t y_step;
-};
-
-// Stages `rows` rows of 64 inputs from `k0`; rows at or beyond `valid` and inputs beyond k are 0.
-template <typename Element>
-__device__ void Stage(uint16_t* tile, int rows, int64_t valid, int64_t k0, int64_t k,
-                      const Element& element) {
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kChunk; i += static_cast<int>(kThreads)) {
-    const int row = i / kChunk;
-    const int64_t at = k0 + i % kChunk;
-    const bool there = row < valid && at < k;
-    tile[row * kStride + i % kChunk] = there ? EncodeBf16(element(row, at)) : uint16_t{0};
-  }
-}
-
-template <int kTileT>
-__device__ void ComputeTile(const TileWork& work, int64_t n0, int64_t t0, uint16_t* w_tile,
-                            uint16_t* x_tile) {
-  constexpr int kColumns = kTileT / 8;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int row = warp * 16 + lane / 4;
-  const int pair = lane % 4 * 2;
-  float c[kColumns][4] = {};
-  for (int64_t k0 = 0; k0 < work.k; k0 += kChunk) {
-    __syncthreads();
-    Stage(w_tile, kTileN, work.n - n0, k0, work.k,
-          [&](int r, int64_t at) { return work.w.Element(n0 + r, at); });
-    Stage(x_tile, kTileT, work.end - t0, k0, work.k, [&](int r, int64_t at) {
-      const int64_t i = t0 + r;
-      return work.x.Element(work.source_row == nullptr ? i : work.source_row[i], at);
-    });
-    __syncthreads();
-#pragma unroll
-    for (int kk = 0; kk < kChunk; kk += 16) {
-      const uint16_t* a_row = w_tile + row * kStride + kk + pair;
-      const uint32_t a[4] = {*reinterpret_cast<const uint32_t*>(a_row),
-                             *reinterpret_cast<const uint32_t*>(a_row + 8 * kStride),
-                             *reinterpret_cast<const uint32_t*>(a_row + 8),
-                             *reinterpret_cast<const uint32_t*>(a_row + 8 * kStride + 8)};
-#pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
-        const uint16_t* b_row = x_tile + (column * 8 + lane / 4) * kStride + kk + pair;
-        const uint32_t b[2] = {*reinterpret_cast<const uint32_t*>(b_row),
-                               *reinterpret_cast<const uint32_t*>(b_row + 8)};
-        Mma(c[column], a, b);
-      }
-    }
-  }
-#pragma unroll
-  for (int column = 0; column < kColumns; ++column) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t n = n0 + row + i / 2 * 8;
-      const int64_t t = t0 + column * 8 + pair + i % 2;
-      if (n < work.n && t < work.end) work.y[t * work.y_step + n] = EncodeBf16(c[column][i]);
-    }
-  }
-}
-
-template <int kTileT>
-__global__ void __launch_bounds__(kThreads)
-    LinearTileKernel(TileWork work, int64_t x_group_step, int64_t y_group_step) {
-  __shared__ uint16_t w_tile[kTileN * kStride];
-  __shared__ uint16_t x_tile[kTileT * kStride];
-  // Groups of a block-diagonal product: inputs, weight rows and outputs move along.
-  const int64_t g = blockIdx.z;
-  const int64_t width = work.x.dtype == DType::kE4m3 ? 1 : 2;
-  work.x.data = static_cast<const uint8_t*>(work.x.data) + g * x_group_step * width;
-  work.y += g * y_group_step;
-  const int64_t n0 = int64_t{blockIdx.x} * kTileN;
-  const int64_t first = g * work.n;
-  if (g > 0) {
-    const WeightView w = work.w;
-    TileWork moved = work;
-    // Rows of the group are a window of the weight; scales of blocks may start inside one.
-    moved.w = w;
-    moved.n = first + work.n;
-    moved.y -= first;
-    ComputeTile<kTileT>(moved, first + n0, int64_t{blockIdx.y} * kTileT, w_tile, x_tile);
-    return;
-  }
-  ComputeTile<kTileT>(work, n0, int64_t{blockIdx.y} * kTileT, w_tile, x_tile);
-}
 
 // Runs `launch(tile of tokens)` with the tile that fits `rows`.
 template <typename Launcher>
@@ -205,38 +35,14 @@ absl::Status WithTile(int64_t rows, const Launcher& launch) {
   return launch(std::integral_constant<int, 64>());
 }
 
-// ---- f32 outputs
-
-constexpr int kWideRows = 4;  // rows that share one decoding of the weight
-
-__global__ void WideLinearKernel(WeightView w, Activations x, int64_t x_group_step, int64_t n,
-                                 int64_t k, int64_t rows, void* y, DType y_dtype, int64_t y_step,
-                                 int64_t y_group_step, bool accumulate) {
-  const int64_t column = blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (column >= n) return;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t g = blockIdx.z;
-  const int64_t width = x.dtype == DType::kE4m3 ? 1 : x.dtype == DType::kBf16 ? 2 : 4;
-  x.data = static_cast<const uint8_t*>(x.data) + g * x_group_step * width;
-  const int64_t t0 = int64_t{blockIdx.y} * kWideRows;
-  float sum[kWideRows] = {};
-  for (int64_t at = lane; at < k; at += kWarp) {
-    const float weight = w.Element(g * n + column, at);
-#pragma unroll
-    for (int i = 0; i < kWideRows; ++i) {
-      if (t0 + i < rows) sum[i] = fmaf(x.Element(t0 + i, at), weight, sum[i]);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kWideRows; ++i) {
-    const float total = cuda::WarpSum(sum[i]);
-    if (lane != 0 || t0 + i >= rows) continue;
-    const int64_t at = g * y_group_step + (t0 + i) * y_step + column;
-    cuda::StoreFloat(y, y_dtype, at, accumulate ? cuda::LoadFloat(y, y_dtype, at) + total : total);
-  }
+// Runs `launch(tile of rows)` for the kernels that bring rows to shared memory.
+template <typename Launcher>
+absl::Status WithRows(int rows, const Launcher& launch) {
+  if (rows <= 8) return launch(std::integral_constant<int, 8>());
+  if (rows <= 16) return launch(std::integral_constant<int, 16>());
+  if (rows <= 32) return launch(std::integral_constant<int, 32>());
+  return launch(std::integral_constant<int, 64>());
 }
-
-// ---- operators
 
 // f32 outputs and f32 weights: more bits than a tensor-core product keeps.
 template <typename Problem>
@@ -301,10 +107,7 @@ absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, De
     return cuda::LaunchAs(Linear::kId, fp8::LinearFp8Kernel<tile()>,
                           {grid, fp8::kThreads, shared, parts}, stream, p);
   };
-  if (p.rows <= 8) return launch(std::integral_constant<int, 8>());
-  if (p.rows <= 16) return launch(std::integral_constant<int, 16>());
-  if (p.rows <= 32) return launch(std::integral_constant<int, 32>());
-  return launch(std::integral_constant<int, 64>());
+  return WithRows(p.rows, launch);
 }
 
 // bf16 on both sides and rows of weights that the copy engine can read: of the problem alone.
@@ -328,10 +131,7 @@ absl::Status LaunchBf16(bf16::Parameters& p, const Linear::Args& args, DeviceStr
     return cuda::LaunchAs(Linear::kId, bf16::LinearBf16Kernel<kChannels, rows()>,
                           {grid, Tile::kThreads, shared, parts}, stream, p);
   };
-  if (p.rows <= 8) return launch(std::integral_constant<int, 8>());
-  if (p.rows <= 16) return launch(std::integral_constant<int, 16>());
-  if (p.rows <= 32) return launch(std::integral_constant<int, 32>());
-  return launch(std::integral_constant<int, 64>());
+  return WithRows(p.rows, launch);
 }
 
 absl::Status RunBf16(const Linear::Problem& problem, const Linear::Args& args,
@@ -377,7 +177,7 @@ struct LinearOp {
     const Activations x = MakeActivations(args.x, args.x_scale);
     if (InF32(problem)) {
       const dim3 grid(BlocksFor(problem.n, kThreads / kWarp), BlocksFor(rows, kWideRows));
-      return cuda::Launch(Linear::kId, WideLinearKernel, grid, kThreads, 0, stream, w, x, 0,
+      return cuda::Launch(Linear::kId, any::WideLinearKernel, grid, kThreads, 0, stream, w, x, 0,
                           problem.n, problem.k, rows, args.y.data, problem.y_dtype, args.y.step(0),
                           0, problem.accumulate);
     }
@@ -385,8 +185,8 @@ struct LinearOp {
         w, problem.n, problem.k, x, nullptr, 0, rows, args.y.as<uint16_t>(), args.y.step(0)};
     return WithTile(rows, [&](auto tile) {
       const dim3 grid(BlocksFor(problem.n, kTileN), BlocksFor(rows, tile()));
-      return cuda::Launch(Linear::kId, LinearTileKernel<tile()>, grid, kThreads, 0, stream, work, 0,
-                          0);
+      return cuda::Launch(Linear::kId, any::LinearTileKernel<tile()>, grid, kThreads, 0, stream,
+                          work, 0, 0);
     });
   }
 };
@@ -396,14 +196,12 @@ struct LinearOp {
 bool IsGroupedFp8(const GroupedLinear::Problem& problem) {
   return problem.format == WeightFormat::kE4m3Block && problem.block == grouped::kUnit &&
          problem.x_dtype == DType::kBf16 && problem.y_dtype == DType::kBf16 &&
-         problem.n % grouped::kChannels == 0 && problem.k % (grouped::kStep * grouped::kWarps) == 0;
+         problem.n % grouped::kChannels == 0 && problem.k % grouped::kSlice == 0;
 }
 
 absl::Status RunGroupedFp8(const GroupedLinear::Problem& problem, const GroupedLinear::Args& args,
                            DeviceStream stream) {
   grouped::Parameters p;
-  p.w = args.w.codes.as<uint8_t>();
-  p.w_step = args.w.codes.step(0);
   p.w_scale = args.w.scale.as<uint8_t>();
   p.w_scale_step = args.w.scale.step(0);
   p.x = args.x.as<uint16_t>();
@@ -416,20 +214,32 @@ absl::Status RunGroupedFp8(const GroupedLinear::Problem& problem, const GroupedL
   p.k = problem.k;
   p.rows = static_cast<int>(args.x.dim(0));
   p.x_aligned =
-      p.x_step % 4 == 0 && p.x_group_step % 4 == 0 && reinterpret_cast<uintptr_t>(p.x) % 8 == 0;
-  if (p.w_step % 16 != 0 || reinterpret_cast<uintptr_t>(p.w) % 16 != 0) {
+      p.x_step % 8 == 0 && p.x_group_step % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+  const int64_t w_step = args.w.codes.step(0);
+  if (w_step % 16 != 0 || reinterpret_cast<uintptr_t>(args.w.codes.data) % 16 != 0) {
     return absl::InvalidArgumentError(
-        "grouped_linear: e4m3 rows of whole 512 inputs must be aligned to 16 bytes");
+        "grouped_linear: e4m3 rows of whole 128 inputs must be aligned to 16 bytes");
   }
-  const auto launch = [&](auto tiles) {
-    const dim3 grid(BlocksFor(problem.n, grouped::kChannels), BlocksFor(p.rows, tiles() * 8),
-                    static_cast<unsigned>(problem.groups));
-    return cuda::Launch(GroupedLinear::kId, grouped::GroupedFp8Kernel<tiles()>, grid,
-                        grouped::kWarps * kWarp, 0, stream, p);
+  absl::Status status = MapRows(args.w.codes.data, p.k, int64_t{problem.groups} * p.n, w_step,
+                                grouped::kChannels, p.w);
+  if (!status.ok()) return status;
+  const auto parts = static_cast<unsigned>(grouped::PartsOf(problem.groups, p.n, p.k));
+  const auto launch = [&](auto rows) {
+    if (p.x_aligned) {
+      status =
+          MapRows(args.x.data, 2 * p.k, p.rows, 2 * p.x_step, rows(), p.x_map,
+                  static_cast<uint64_t>(problem.groups), static_cast<uint64_t>(2 * p.x_group_step));
+      if (!status.ok()) return status;
+    }
+    p.row_tiles = static_cast<int>(BlocksFor(p.rows, rows()));
+    const auto tiles = static_cast<unsigned>(problem.groups * p.n / grouped::kChannels);
+    const size_t shared = sizeof(typename grouped::Tile<rows()>::Shared) + grouped::kAlignment;
+    return cuda::LaunchAs(
+        GroupedLinear::kId, grouped::GroupedFp8Kernel<rows()>,
+        {dim3(tiles * BlocksFor(p.rows, rows()) * parts), grouped::kThreads, shared, parts}, stream,
+        p);
   };
-  if (p.rows <= 8) return launch(std::integral_constant<int, 1>());
-  if (p.rows <= 16) return launch(std::integral_constant<int, 2>());
-  return launch(std::integral_constant<int, 4>());
+  return WithRows(p.rows, launch);
 }
 
 struct GroupedLinearOp {
@@ -448,16 +258,16 @@ struct GroupedLinearOp {
     const auto groups = static_cast<unsigned>(problem.groups);
     if (InF32(problem)) {
       const dim3 grid(BlocksFor(problem.n, kThreads / kWarp), BlocksFor(rows, kWideRows), groups);
-      return cuda::Launch(GroupedLinear::kId, WideLinearKernel, grid, kThreads, 0, stream, w, x,
-                          args.x.step(1), problem.n, problem.k, rows, args.y.data, problem.y_dtype,
-                          args.y.step(0), args.y.step(1), false);
+      return cuda::Launch(GroupedLinear::kId, any::WideLinearKernel, grid, kThreads, 0, stream, w,
+                          x, args.x.step(1), problem.n, problem.k, rows, args.y.data,
+                          problem.y_dtype, args.y.step(0), args.y.step(1), false);
     }
     const TileWork work{
         w, problem.n, problem.k, x, nullptr, 0, rows, args.y.as<uint16_t>(), args.y.step(0)};
     return WithTile(rows, [&](auto tile) {
       const dim3 grid(BlocksFor(problem.n, kTileN), BlocksFor(rows, tile()), groups);
-      return cuda::Launch(GroupedLinear::kId, LinearTileKernel<tile()>, grid, kThreads, 0, stream,
-                          work, args.x.step(1), args.y.step(1));
+      return cuda::Launch(GroupedLinear::kId, any::LinearTileKernel<tile()>, grid, kThreads, 0,
+                          stream, work, args.x.step(1), args.y.step(1));
     });
   }
 };
@@ -467,15 +277,15 @@ template <int kTileT>
 __global__ void __launch_bounds__(kThreads)
     ExpertTileKernel(const __grid_constant__ ExpertTable table, TileWork work,
                      const int32_t* expert_offset) {
-  __shared__ uint16_t w_tile[kTileN * kStride];
-  __shared__ uint16_t x_tile[kTileT * kStride];
+  __shared__ uint16_t w_tile[kTileN * any::kStride];
+  __shared__ uint16_t x_tile[kTileT * any::kStride];
   const int e = static_cast<int>(blockIdx.y);
   work.begin = expert_offset[e];
   work.end = expert_offset[e + 1];
   work.w.codes = table.codes[e];
   work.w.scale = table.scale[e];
   for (int64_t t0 = work.begin; t0 < work.end; t0 += kTileT) {
-    ComputeTile<kTileT>(work, int64_t{blockIdx.x} * kTileN, t0, w_tile, x_tile);
+    any::ComputeTile<kTileT>(work, int64_t{blockIdx.x} * kTileN, t0, w_tile, x_tile);
   }
 }
 

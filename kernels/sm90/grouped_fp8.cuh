@@ -1,155 +1,239 @@
 // Block-diagonal products of bf16 activations with e4m3 weights scaled per 32 by 32: the time is
-// that of reading the weights. A warp owns 16 output channels of a group and an eighth of its
-// inputs; codes become bf16 with their scale (exact) and are the A operand of tensor-core products.
-// The eighths are added in order, so the order of a sum is fixed by K alone. Device code.
+// that of reading the weights once.
+// A block owns 64 output channels of a group and a part of the inputs, up to eight blocks of a
+// cluster share the rest. The copy engine brings codes and activations to shared memory, swizzled;
+// codes become bf16 with their scale (exact) in the registers of a warpgroup, the A operand of its
+// products. Every 128 inputs are summed from zero and added in f32; the parts of a cluster are
+// added in order. How inputs are divided depends on N and K alone, and so does the order of a sum.
+// Device code.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/formats.h"
+#include "kernels/sm90/arrival.cuh"
+#include "kernels/sm90/async_copy.cuh"
 #include "kernels/sm90/bf16_pairs.cuh"
+#include "kernels/sm90/cluster.cuh"
+#include "kernels/sm90/cluster_sums.cuh"
+#include "kernels/sm90/tensor_map.cuh"
+#include "kernels/sm90/wgmma.cuh"
 
 namespace skein::kernels::sm90::grouped {
 
 inline constexpr int kUnit = 32;      // inputs and channels under one scale
-inline constexpr int kStep = 64;      // inputs of a step: 16 bytes of a lane
-inline constexpr int kChannels = 16;  // of a block: every warp has them, with inputs of its own
-inline constexpr int kWarps = 8;
-inline constexpr int kDepth = 4;  // steps in flight
+inline constexpr int kSlice = 128;    // inputs of a stage: a swizzled row of codes
+inline constexpr int kLine = 64;      // inputs of a swizzled row of activations
+inline constexpr int kStep = 16;      // inputs of one product
+inline constexpr int kChannels = 64;  // of a block
+inline constexpr int kMultiplyThreads = 128;
+inline constexpr int kThreads = kMultiplyThreads + 64;
+
+// Parts that the inputs are divided into: blocks for all multiprocessors, two slices each.
+constexpr int PartsOf(int groups, int n, int k) {
+  const int tiles = groups * (n / kChannels);
+  int parts = 1;
+  while (parts < cluster::kMostParts && tiles * parts < 512 && k / kSlice >= 4 * parts) parts *= 2;
+  return parts;
+}
+
+template <int kRows>
+struct Tile {
+  struct Stage {
+    uint8_t w[kChannels][kSlice];
+    uint8_t x[kSlice / kLine][kRows][2 * kLine];
+  };
+  // Several blocks share a multiprocessor.
+  static constexpr int kStages = (50 << 10) / sizeof(Stage) < 2 ? 2 : (50 << 10) / sizeof(Stage);
+  struct Shared {
+    Stage stage[kStages];
+    uint64_t full[kStages], empty[kStages];
+  };
+};
+inline constexpr size_t kAlignment = 1024;  // of the swizzled rows
 
 struct Parameters {
-  const uint8_t* w;
-  int64_t w_step;
+  CUtensorMap w;
+  CUtensorMap x_map;  // where x is aligned: [row][group][input]
   const uint8_t* w_scale;
   int64_t w_scale_step;
   const uint16_t* x;
   int64_t x_step, x_group_step;
   uint16_t* y;
   int64_t y_step, y_group_step;
-  int n, k, rows;
-  bool x_aligned;  // rows of x begin at multiples of eight bytes
+  int n, k, rows, row_tiles;
+  bool x_aligned;  // rows and groups of x begin at multiples of 16 bytes
 };
 
-// Two codes, in the upper bytes of the halves, times a scale; NaN codes stay NaN.
-__device__ inline uint32_t Widen(uint32_t codes, uint32_t scale) {
+// Where a block is.
+struct Place {
+  int group, n0, t0;
+};
+
+// A slice of rows that the copy engine cannot read, by one warp; rows beyond the last stay what
+// they were.
+template <int kRows>
+__device__ void BringRows(const Parameters& p, typename Tile<kRows>::Stage& stage, int slice,
+                          const Place& at) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int row = 0; row < kRows && at.t0 + row < p.rows; ++row) {
+    const uint16_t* from =
+        p.x + (at.t0 + row) * p.x_step + at.group * p.x_group_step + int64_t{slice} * kSlice;
+    for (int i = lane; i < kSlice; i += 32) {
+      const int byte = i % kLine * 2;
+      *reinterpret_cast<uint16_t*>(
+          &stage.x[i / kLine][row][(byte / 16 ^ row % 8) * 16 + byte % 16]) = from[i];
+    }
+  }
+}
+
+template <int kRows>
+__device__ void Fill(const Parameters& p, typename Tile<kRows>::Shared& shared, int first, int end,
+                     const Place& at) {
+  const bool asks = static_cast<int>(threadIdx.x) < kMultiplyThreads + 32;
+  Ring<Tile<kRows>::kStages> ring;
+  for (int slice = first; slice < end; ++slice) {
+    auto& stage = shared.stage[ring.stage];
+    const uint32_t full = SharedAddress(&shared.full[ring.stage]);
+    WaitForPhase(SharedAddress(&shared.empty[ring.stage]), ring.parity ^ 1);
+    if (asks && threadIdx.x % 32 == 0) {
+      ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
+      CopyBox(SharedAddress(stage.w), p.w, slice * kSlice, 0, at.group * p.n + at.n0, full);
+      for (int line = 0; p.x_aligned && line < kSlice / kLine; ++line) {
+        CopyBox(SharedAddress(stage.x[line]), p.x_map, (slice * kSlice + line * kLine) * 2,
+                at.group, at.t0, full);
+      }
+    }
+    if (!asks) {
+      if (!p.x_aligned) {
+        BringRows<kRows>(p, stage, slice, at);
+        FenceForProducts();
+      }
+      Arrive(full);
+    }
+    ring.Advance();
+  }
+}
+
+// Two codes as bf16 times a scale; NaN codes stay NaN.
+__device__ inline uint32_t Widen(uint32_t two, uint32_t scale) {
+  const uint32_t codes = __byte_perm(two, 0, 0x1404);  // into the upper bytes of the halves
   uint32_t bits = SpreadPair(codes);
   if ((codes & 0x7F00) == 0x7F00) bits |= 0x7FC0;
   if ((codes & 0x7F000000) == 0x7F000000) bits |= 0x7FC00000;
   return TimesPair(TimesPair(bits, kUp120), scale);
 }
 
-__device__ inline void Mma(float (&c)[4], const uint32_t (&a)[4], uint2 b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
-}
-
-__device__ inline uint2 LoadFour(const uint16_t* from, bool aligned) {
-  if (aligned) return *reinterpret_cast<const uint2*>(from);
-  return {from[0] | uint32_t{from[1]} << 16, from[2] | uint32_t{from[3]} << 16};
-}
-
-// A lane's weights of one step: 16 inputs of two channels, and their scale.
-struct Fetched {
-  uint4 codes[2];
-  uint32_t scale;
-};
-
-__device__ inline uint32_t WordOf(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-// Adds a step; `x` points at the lane's 16 inputs of its row in each tile.
-template <int kTiles>
-__device__ void AddStep(const Fetched& w, const uint16_t* const (&x)[kTiles], int64_t at,
-                        bool aligned, float (&sum)[kTiles][4]) {
-  const uint32_t scale = ScalePair(w.scale);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t upper = WordOf(w.codes[0], i), lower = WordOf(w.codes[1], i);
-    const uint32_t a[4] = {
-        Widen(__byte_perm(upper, 0, 0x1404), scale), Widen(__byte_perm(lower, 0, 0x1404), scale),
-        Widen(__byte_perm(upper, 0, 0x3424), scale), Widen(__byte_perm(lower, 0, 0x3424), scale)};
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      Mma(sum[tile], a, LoadFour(x[tile] + at + i * 4, aligned));
-    }
-  }
-}
-
-// The eighths in order; `partial` holds [warp][row][channel].
-template <int kTiles>
-__device__ void Store(const Parameters& p, const float* partial, int n0, int t0, int group) {
-  constexpr int kOutputs = kTiles * 8 * kChannels;
-  for (int i = static_cast<int>(threadIdx.x); i < kOutputs; i += kWarps * 32) {
-    float total = 0;
-#pragma unroll
-    for (int slice = 0; slice < kWarps; ++slice) total += partial[slice * kOutputs + i];
-    const int n = n0 + i % kChannels;
-    const int t = t0 + i / kChannels;
-    if (n < p.n && t < p.rows) {
-      p.y[t * p.y_step + group * p.y_group_step + n] = EncodeBf16(total);
-    }
-  }
-}
-
-template <int kTiles>
-__global__ void __launch_bounds__(kWarps * 32) GroupedFp8Kernel(Parameters p) {
-  __shared__ float partial[kWarps][kTiles * 8][kChannels];
+// The A operands of a slice's step: of the lane's two channels, inputs 2 (l % 4) and + 8 of it.
+__device__ inline void LoadStep(const uint8_t (&w)[kChannels][kSlice], int step, uint32_t scale,
+                                uint32_t (&a)[4]) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int n0 = static_cast<int>(blockIdx.x) * kChannels;
-  const int t0 = static_cast<int>(blockIdx.y) * (kTiles * 8);
-  const auto group = static_cast<int>(blockIdx.z);
-  const int per_warp = p.k / kWarps;
-  const int64_t first = int64_t{warp} * per_warp + lane % 4 * 16;
-  const uint8_t* w[2];
+#pragma unroll
   for (int i = 0; i < 2; ++i) {
-    // Channels beyond the last are computed from it and not stored; rows likewise.
-    const int64_t n = int64_t{group} * p.n + min(n0 + lane / 4 + i * 8, p.n - 1);
-    w[i] = p.w + n * p.w_step + first;
+    const int row = warp * 16 + lane / 4 + i * 8;
+    const uint8_t* at = &w[row][(step ^ row % 8) * 16 + lane % 4 * 2];
+    a[i] = Widen(*reinterpret_cast<const uint16_t*>(at), scale);
+    a[i + 2] = Widen(*reinterpret_cast<const uint16_t*>(at + 8), scale);
   }
+}
+
+// The warps that multiply; sums go to shared memory, over the stages.
+template <int kRows>
+__device__ void Multiply(const Parameters& p, typename Tile<kRows>::Shared& shared, int first,
+                         int end, const Place& at) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int channel = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
   const uint8_t* w_scale =
-      p.w_scale + (int64_t{group} * p.n + n0) / kUnit * p.w_scale_step + first / kUnit;
-  const uint16_t* x[kTiles];
+      p.w_scale + (int64_t{at.group} * p.n + at.n0 + channel) / kUnit * p.w_scale_step;
+  float sum[kRows / 2] = {};
+  float part[kRows / 2];
+  Ring<Tile<kRows>::kStages> ring;
+  uint8_t ahead[kSlice / kUnit];
+  const auto fetch = [&](int slice) {
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const int64_t row = min(t0 + tile * 8 + lane / 4, p.rows - 1);
-    x[tile] = p.x + row * p.x_step + group * p.x_group_step + first;
-  }
-  const auto load = [&](int step) {
-    Fetched out;
-    for (int i = 0; i < 2; ++i) {
-      out.codes[i] = __ldcs(reinterpret_cast<const uint4*>(w[i] + int64_t{step} * kStep));
-    }
-    out.scale = w_scale[step * (kStep / kUnit)];
-    return out;
+    for (int i = 0; i < kSlice / kUnit; ++i) ahead[i] = w_scale[slice * (kSlice / kUnit) + i];
   };
-  const int steps = per_warp / kStep;
-  float sum[kTiles][4] = {};
-  Fetched ahead[kDepth];
+  if (first < end) fetch(first);
+  for (int slice = first; slice < end; ++slice) {
+    uint32_t scale[kSlice / kUnit];
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) {
-    if (i < steps) ahead[i] = load(i);
-  }
-  for (int begin = 0; begin < steps; begin += kDepth) {
+    for (int i = 0; i < kSlice / kUnit; ++i) scale[i] = ScalePair(ahead[i]);
+    if (slice + 1 < end) fetch(slice + 1);
+    WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
+    const auto& stage = shared.stage[ring.stage];
+    uint32_t a[2][4];
 #pragma unroll
-    for (int i = 0; i < kDepth; ++i) {
-      if (begin + i >= steps) break;
-      const Fetched now = ahead[i];
-      if (begin + i + kDepth < steps) ahead[i] = load(begin + i + kDepth);
-      AddStep<kTiles>(now, x, int64_t{begin + i} * kStep, p.x_aligned, sum);
+    for (int step = 0; step < kSlice / kStep; ++step) {
+      // The operands of the product before last are free once it is done.
+      if (step > 1) wgmma::Wait<1>();
+      LoadStep(stage.w, step, scale[step * kStep / kUnit], a[step % 2]);
+      const uint64_t x =
+          wgmma::Advance(wgmma::SwizzledOperand(SharedAddress(stage.x[step * kStep / kLine])),
+                         static_cast<uint32_t>(step * kStep % kLine * 2));
+      wgmma::Fence();
+      if (step == 0) {
+        wgmma::ProductBf16<false>(part, a[0], x);
+      } else {
+        wgmma::ProductBf16<true>(part, a[step % 2], x);
+      }
+      wgmma::Commit();
     }
-  }
+    wgmma::Wait<0>();
+    wgmma::Settle(part);
+    Arrive(SharedAddress(&shared.empty[ring.stage]));
 #pragma unroll
-  for (int i = 0; i < kTiles * 4; ++i) {
+    for (int i = 0; i < kRows / 2; ++i) sum[i] += part[i];
+    ring.Advance();
+  }
+  // All of the block's products are done before the stages are written.
+  asm volatile("bar.sync 1, %0;" ::"n"(kMultiplyThreads) : "memory");
+  auto* sums = reinterpret_cast<float*>(shared.stage);
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) {
     const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    partial[warp][row][lane / 4 + i / 2 % 2 * 8] = sum[i / 4][i % 4];
+    sums[row * kChannels + channel + i / 2 % 2 * 8] = sum[i];
+  }
+}
+
+template <int kRows>
+__global__ void __launch_bounds__(kThreads, 3)
+    GroupedFp8Kernel(const __grid_constant__ Parameters p) {
+  using T = Tile<kRows>;
+  extern __shared__ uint8_t memory[];
+  const uint32_t base = SharedAddress(memory);
+  auto& shared = *reinterpret_cast<typename T::Shared*>(memory + (-base & (kAlignment - 1)));
+  const int parts = static_cast<int>(cluster::Size());
+  const int rank = static_cast<int>(cluster::Rank());
+  // Tiles of rows that share weights follow each other.
+  const int tile = static_cast<int>(blockIdx.x) / parts;
+  const int channels = tile / p.row_tiles * kChannels;
+  const Place at{channels / p.n, channels % p.n, tile % p.row_tiles * kRows};
+  const int slices = p.k / kSlice;
+  const int first = rank * slices / parts;
+  const int end = (rank + 1) * slices / parts;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < T::kStages; ++i) {
+      // The lane that asks the copy engine, and the lanes of the other warp.
+      InitArrivals(SharedAddress(&shared.full[i]), 1 + 32);
+      InitArrivals(SharedAddress(&shared.empty[i]), kMultiplyThreads);
+    }
+    FenceForProducts();
   }
   __syncthreads();
-  Store<kTiles>(p, &partial[0][0][0], n0, t0, group);
+  if (static_cast<int>(threadIdx.x) < kMultiplyThreads) {
+    Multiply<kRows>(p, shared, first, end, at);
+  } else {
+    Fill<kRows>(p, shared, first, end, at);
+  }
+  cluster::Synchronize();
+  cluster::AddParts<kRows, kChannels, kThreads>(
+      reinterpret_cast<const float*>(shared.stage), [&](int row, int channel, float total) {
+        const int t = at.t0 + row;
+        if (t >= p.rows) return;
+        p.y[t * p.y_step + at.group * p.y_group_step + at.n0 + channel] = EncodeBf16(total);
+      });
+  cluster::Synchronize();
 }
 
 }  // namespace skein::kernels::sm90::grouped

@@ -22,6 +22,10 @@ __device__ inline void Synchronize() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+// The two halves of Synchronize; warps must be converged.
+__device__ inline void Arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
+__device__ inline void Wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+
 // The word at the same place of another block's shared memory.
 __device__ inline float Load(uint32_t address, uint32_t rank) {
   uint32_t there;

@@ -23,8 +23,9 @@ __device__ T WarpSum(T value) {
   return WarpReduce(value, [](T a, T b) { return a + b; });
 }
 
-// Over all threads of the block, at most 32 warps; every thread gets the result. `scratch` holds 33
-// values and may be used again after the call.
+// Over all threads of the block, at most 32 whole warps; every thread gets the result. The order is
+// that of a tree over the lanes of a warp, then of one over the warps. `scratch` holds 32 values
+// and may be used again after the call.
 template <typename T, typename Combine>
 __device__ T BlockReduce(T value, T* scratch, const Combine& combine) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -33,13 +34,13 @@ __device__ T BlockReduce(T value, T* scratch, const Combine& combine) {
   value = WarpReduce(value, combine);
   if (lane == 0) scratch[warp] = value;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    T total = scratch[0];
-    for (int i = 1; i < warps; ++i) total = combine(total, scratch[i]);
-    scratch[kWarp] = total;
+  // Every warp does the same. Lane i has the warps from i to i + offset - 1, as far as they exist.
+  value = scratch[lane < warps ? lane : 0];
+  for (int offset = 1; offset < warps; offset *= 2) {
+    const T other = __shfl_down_sync(kAllLanes, value, offset);
+    if (lane + offset < warps) value = combine(value, other);
   }
-  __syncthreads();
-  value = scratch[kWarp];
+  value = __shfl_sync(kAllLanes, value, 0);
   __syncthreads();
   return value;
 }

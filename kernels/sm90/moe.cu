@@ -1,6 +1,9 @@
 // Mixture of experts beside the products: gate, layout, activation, combine.
+#include <algorithm>
+
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/select.cuh"
+#include "kernels/sm90/bf16_eights.cuh"
 #include "kernels/sm90/family.cuh"
 
 namespace skein::kernels::sm90 {
@@ -9,72 +12,107 @@ namespace {
 using cuda::BlocksFor;
 using cuda::kAllLanes;
 using cuda::kWarp;
-using cuda::LoadBf16;
 
 constexpr unsigned kThreads = 256;
-constexpr int64_t kWarpsPerBlock = kThreads / kWarp;
+constexpr unsigned kWideThreads = 128;  // of eight channels each
+constexpr int kLayoutThreads = kWarp * kWarp;
 constexpr int kMostExperts = 1024;
 constexpr int kMostChosen = 32;
 
-// A warp per row. Keys lie in shared memory.
-__global__ void MoeGateKernel(const float* logits, int64_t logits_step, const float* bias,
-                              int32_t* index, int64_t index_step, float* weight,
-                              int64_t weight_step, int num_experts, int k, float gate_temp,
-                              float route_scale, bool normalise, uint32_t* defect) {
-  extern __shared__ float shared[];
-  float* score = shared;
-  float* key = shared + num_experts;
-  const int lane = static_cast<int>(threadIdx.x);
-  const int64_t t = blockIdx.x;
-  bool finite = true;
-  for (int e = lane; e < num_experts; e += kWarp) {
-    const float logit = logits[t * logits_step + e];
-    finite = finite && isfinite(logit) && bias[e] == bias[e];
-    const float x = logit / gate_temp;
-    score[e] = sqrtf(x > 20.0f ? x : log1pf(expf(x)));
-    key[e] = score[e] + bias[e];
+struct MoeGateParameters {
+  const float* logits;
+  int64_t logits_step;
+  const float* bias;
+  int32_t* index;
+  int64_t index_step;
+  float* weight;
+  int64_t weight_step;
+  int num_experts, k;
+  float gate_temp, route_scale;
+  bool normalise;
+  uint32_t* defect;
+};
+
+// Key of what can no longer be chosen; below that of every number.
+constexpr uint32_t kTakenKey = 0;
+
+// Index of the largest of a warp's keys, the lowest of equal ones; lane l has those of l, l + 32,
+// ... Takes it.
+template <int kEach>
+__device__ int TakeLargest(uint32_t (&key)[kEach]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint32_t largest = key[0];
+#pragma unroll
+  for (int i = 1; i < kEach; ++i) largest = max(largest, key[i]);
+  largest = __reduce_max_sync(kAllLanes, largest);
+  unsigned first = kEach * kWarp;
+#pragma unroll
+  for (int i = kEach - 1; i >= 0; --i) {
+    if (key[i] == largest) first = static_cast<unsigned>(i * kWarp + lane);
   }
-  if (!__all_sync(kAllLanes, finite)) {
-    if (lane == 0 && defect != nullptr) *defect = static_cast<uint32_t>(t) + 1;
+  const int best = static_cast<int>(__reduce_min_sync(kAllLanes, first));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (i * kWarp + lane == best) key[i] = kTakenKey;
+  }
+  return best;
+}
+
+// A block per row: all threads compute scores, the first warp chooses, `kEach` keys a lane.
+template <int kEach>
+__global__ void MoeGateKernel(MoeGateParameters p) {
+  __shared__ float score[kEach * kWarp];
+  __shared__ uint32_t shared_key[kEach * kWarp];
+  constexpr int kThreadsEach = (kEach * kWarp + static_cast<int>(kThreads) - 1) / kThreads;
+  const int64_t t = blockIdx.x;
+  float logit[kThreadsEach], bias[kThreadsEach];
+#pragma unroll
+  for (int i = 0; i < kThreadsEach; ++i) {
+    const int e = i * static_cast<int>(kThreads) + static_cast<int>(threadIdx.x);
+    logit[i] = e < p.num_experts ? p.logits[t * p.logits_step + e] : 0.0f;
+    bias[i] = e < p.num_experts ? p.bias[e] : 0.0f;
+  }
+  bool finite = true;
+#pragma unroll
+  for (int i = 0; i < kThreadsEach; ++i) {
+    const int e = i * static_cast<int>(kThreads) + static_cast<int>(threadIdx.x);
+    if (e >= kEach * kWarp) break;
+    uint32_t ordered = kTakenKey;
+    if (e < p.num_experts) {
+      finite = finite && isfinite(logit[i]) && bias[i] == bias[i];
+      const float x = logit[i] / p.gate_temp;
+      score[e] = sqrtf(x > 20.0f ? x : log1pf(expf(x)));
+      const float key = score[e] + bias[i];
+      if (key == key) ordered = cuda::OrderedKey(key);
+    }
+    shared_key[e] = ordered;
+  }
+  if (!__syncthreads_and(finite)) {
+    if (threadIdx.x == 0 && p.defect != nullptr) *p.defect = static_cast<uint32_t>(t) + 1;
     return;
   }
-  __syncwarp();
+  if (threadIdx.x >= kWarp) return;
+  const int lane = static_cast<int>(threadIdx.x);
+  uint32_t key[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) key[i] = shared_key[i * kWarp + lane];
   float chosen_score = 0;  // of choice `lane`
   int chosen = -1;
   float sum = 0;
-  for (int j = 0; j < k; ++j) {
-    float best_key = -INFINITY;
-    int best = num_experts;
-    // A chosen one is NaN from then on, which is below everything.
-    for (int e = lane; e < num_experts; e += kWarp) {
-      if (key[e] > best_key || (best == num_experts && key[e] == key[e])) {
-        best_key = key[e];
-        best = e;
-      }
-    }
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-      const float other_key = __shfl_xor_sync(kAllLanes, best_key, offset);
-      const int other = __shfl_xor_sync(kAllLanes, best, offset);
-      const bool better = other_key > best_key || (other_key == best_key && other < best);
-      if (other != num_experts && (best == num_experts || better)) {
-        best_key = other_key;
-        best = other;
-      }
-    }
-    sum += score[best];
+  for (int j = 0; j < p.k; ++j) {
+    const int best = TakeLargest(key);
+    const float best_score = score[best];
+    sum += best_score;
     if (lane == j) {
       chosen = best;
-      chosen_score = score[best];
+      chosen_score = best_score;
     }
-    __syncwarp();
-    if (lane == 0) key[best] = NAN;
-    __syncwarp();
   }
-  if (lane >= k) return;
+  if (lane >= p.k) return;
   const float share =
-      normalise ? chosen_score / (sum + 1e-20f) * route_scale : chosen_score * route_scale;
-  index[t * index_step + lane] = chosen;
-  weight[t * weight_step + lane] = share;
+      p.normalise ? chosen_score / (sum + 1e-20f) * p.route_scale : chosen_score * p.route_scale;
+  p.index[t * p.index_step + lane] = chosen;
+  p.weight[t * p.weight_step + lane] = share;
 }
 
 struct MoeGateOp {
@@ -93,36 +131,35 @@ struct MoeGateOp {
   static absl::Status Run(const MoeGate::Problem& problem, const MoeGate::Args& args, Workspace,
                           DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
-    const size_t shared = static_cast<size_t>(problem.num_experts) * 2 * sizeof(float);
-    return cuda::Launch(MoeGate::kId, MoeGateKernel,
-                        dim3(static_cast<unsigned>(args.logits.dim(0))), kWarp, shared, stream,
-                        args.logits.as<float>(), args.logits.step(0), args.bias.as<float>(),
-                        args.index.as<int32_t>(), args.index.step(0), args.weight.as<float>(),
-                        args.weight.step(0), problem.num_experts, problem.k, args.gate_temp,
-                        args.route_scale, args.normalise, cuda::DefectWord(MoeGate::kId, stream));
+    MoeGateParameters p;
+    p.logits = args.logits.as<float>();
+    p.logits_step = args.logits.step(0);
+    p.bias = args.bias.as<float>();
+    p.index = args.index.as<int32_t>();
+    p.index_step = args.index.step(0);
+    p.weight = args.weight.as<float>();
+    p.weight_step = args.weight.step(0);
+    p.num_experts = problem.num_experts;
+    p.k = problem.k;
+    p.gate_temp = args.gate_temp;
+    p.route_scale = args.route_scale;
+    p.normalise = args.normalise;
+    p.defect = cuda::DefectWord(MoeGate::kId, stream);
+    // As many keys a lane as the models of 256 and 384 experts have, or room for all.
+    const auto kernel = problem.num_experts <= 8 * kWarp    ? MoeGateKernel<8>
+                        : problem.num_experts <= 12 * kWarp ? MoeGateKernel<12>
+                                                            : MoeGateKernel<kMostExperts / kWarp>;
+    return cuda::Launch(MoeGate::kId, kernel, dim3(static_cast<unsigned>(args.logits.dim(0))),
+                        kThreads, 0, stream, p);
   }
 };
-
-// A warp per expert counts its assignments.
-__global__ void CountKernel(const int32_t* index, int64_t step, int k, int64_t assignments,
-                            int num_experts, int32_t* count) {
-  const int e = static_cast<int>(blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp);
-  if (e >= num_experts) return;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  int mine = 0;
-  for (int64_t i = lane; i < assignments; i += kWarp) {
-    mine += index[i / k * step + i % k] == e ? 1 : 0;
-  }
-  mine = cuda::WarpSum(mine);
-  if (lane == 0) count[e] = mine;
-}
 
 struct LayoutParameters {
   const int32_t* index;
   int64_t index_step;
   int k, num_experts;
-  int64_t assignments;
-  const int32_t* count;
+  int assignments;
+  int warps;  // that the assignments are dealt to
   int32_t* expert_offset;
   int32_t* assignment;
   int32_t* source_row;
@@ -130,65 +167,122 @@ struct LayoutParameters {
   int64_t place_step;
 };
 
-// A warp per expert finds where its assignments begin and places them in token order; one more warp
-// clears what no expert has.
-__global__ void PlaceKernel(LayoutParameters p) {
-  const int e = static_cast<int>(blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp);
-  if (e > p.num_experts) return;
+// Count of an assignment: of its expert, or the last one when no expert has it.
+__device__ int Column(const LayoutParameters& p, int i) {
+  const int chosen = p.index[i / p.k * p.index_step + i % p.k];
+  return chosen < 0 || chosen >= p.num_experts ? p.num_experts : chosen;
+}
+
+// Turns the counts of `table` [warp][column] into the places where they begin: columns ascending,
+// then warps.
+__device__ void FindPlaces(const LayoutParameters& p, int* table, int* scratch) {
+  const int columns = p.num_experts + 1;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  int before = 0;
-  for (int i = lane; i < e; i += kWarp) before += p.count[i];
-  int next = cuda::WarpSum(before);
-  if (lane == 0) p.expert_offset[e] = next;
-  for (int64_t begin = 0; begin < p.assignments; begin += kWarp) {
-    const int64_t i = begin + lane;
-    const bool exists = i < p.assignments;
-    const int chosen = exists ? p.index[i / p.k * p.index_step + i % p.k] : -1;
-    const bool nobody = exists && (chosen < 0 || chosen >= p.num_experts);
-    const bool mine = e == p.num_experts ? nobody : exists && chosen == e;
-    const unsigned mask = __ballot_sync(kAllLanes, mine);
-    const int at = next + __popc(mask & ((1u << lane) - 1));
-    next += __popc(mask);
-    if (!mine) continue;
-    p.place[i / p.k * p.place_step + i % p.k] = e == p.num_experts ? -1 : at;
-    p.assignment[at] = e == p.num_experts ? -1 : static_cast<int32_t>(i);
-    p.source_row[at] = e == p.num_experts ? -1 : static_cast<int32_t>(i / p.k);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  int done = 0;
+  for (int begin = 0; begin < columns; begin += kLayoutThreads) {
+    const int column = begin + static_cast<int>(threadIdx.x);
+    int count = 0;
+    for (int w = 0; w < p.warps && column < columns; ++w) count += table[w * columns + column];
+    int through = count;  // this column and those before it of the warp
+#pragma unroll
+    for (int offset = 1; offset < kWarp; offset *= 2) {
+      const int before = __shfl_up_sync(kAllLanes, through, offset);
+      if (lane >= offset) through += before;
+    }
+    if (lane == kWarp - 1) scratch[warp] = through;
+    __syncthreads();
+    // The warps before this one, and all.
+    const int others = scratch[lane];
+    int next = done + through - count + cuda::WarpSum(lane < warp ? others : 0);
+    done += cuda::WarpSum(others);
+    if (column < columns) p.expert_offset[column] = next;
+    for (int w = 0; w < p.warps && column < columns; ++w) {
+      const int of_warp = table[w * columns + column];
+      table[w * columns + column] = next;
+      next += of_warp;
+    }
+    __syncthreads();
+  }
+}
+
+// Gives assignment i of `column`, or nothing where that is -1, its place; lanes are in order.
+__device__ void PlaceOne(const LayoutParameters& p, int i, int column, int* next) {
+  const bool exists = column >= 0;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const unsigned same = __match_any_sync(kAllLanes, column);
+  const int begin = exists ? next[column] : 0;
+  __syncwarp();
+  if (exists && lane == __ffs(static_cast<int>(same)) - 1) next[column] = begin + __popc(same);
+  __syncwarp();
+  if (!exists) return;
+  const bool nobody = column == p.num_experts;
+  const int at = begin + __popc(same & ((1u << lane) - 1));
+  const int row = i / p.k;
+  p.place[row * p.place_step + i % p.k] = nobody ? -1 : at;
+  p.assignment[at] = nobody ? -1 : i;
+  p.source_row[at] = nobody ? -1 : row;
+}
+
+// A stable counting sort by one block. Assignments are dealt in runs, one to a warp, which has a
+// row of `table`: a count for each expert and one for what no expert has, later the next place of
+// each.
+__global__ void __launch_bounds__(kLayoutThreads) LayoutKernel(LayoutParameters p) {
+  extern __shared__ int table[];
+  __shared__ int scratch[kLayoutThreads / kWarp];
+  const int columns = p.num_experts + 1;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  for (int i = static_cast<int>(threadIdx.x); i < p.warps * columns; i += kLayoutThreads) {
+    table[i] = 0;
+  }
+  __syncthreads();
+  int* mine = table + warp * columns;
+  const int steps = (p.assignments + kWarp - 1) / kWarp;
+  const int steps_each = (steps + p.warps - 1) / p.warps;
+  const int begin = min(warp * steps_each, steps) * kWarp;
+  const int end = warp < p.warps ? min((warp + 1) * steps_each * kWarp, p.assignments) : begin;
+  for (int i = begin + lane; i < end; i += kWarp) atomicAdd(mine + Column(p, i), 1);
+  __syncthreads();
+  FindPlaces(p, table, scratch);
+  int column = begin + lane < end ? Column(p, begin + lane) : -1;
+  for (int i = begin + lane; i - lane < end; i += kWarp) {
+    const int following = i + kWarp < end ? Column(p, i + kWarp) : -1;
+    PlaceOne(p, i, column, mine);
+    column = following;
   }
 }
 
 struct MoeLayoutOp {
   static absl::Status Supports(const MoeLayout::Problem& problem) {
-    return Support().Positive("num_experts", problem.num_experts).Positive("k", problem.k).Take();
+    return Support()
+        .Positive("num_experts", problem.num_experts)
+        .Want(problem.num_experts <= kMostExperts, "num_experts",
+              std::to_string(problem.num_experts), "at most 1024")
+        .Positive("k", problem.k)
+        .Take();
   }
-  static size_t WorkspaceBytes(const MoeLayout::Problem& problem) {
-    return static_cast<size_t>(problem.num_experts) * sizeof(int32_t);
-  }
-  static absl::Status Run(const MoeLayout::Problem& problem, const MoeLayout::Args& args,
-                          Workspace workspace, DeviceStream stream) {
+  static size_t WorkspaceBytes(const MoeLayout::Problem&) { return 0; }
+  static absl::Status Run(const MoeLayout::Problem& problem, const MoeLayout::Args& args, Workspace,
+                          DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
-    if (absl::Status status = CheckWorkspace(MoeLayout::kId, workspace, WorkspaceBytes(problem));
-        !status.ok()) {
-      return status;
-    }
     LayoutParameters p;
     p.index = args.index.as<int32_t>();
     p.index_step = args.index.step(0);
     p.k = problem.k;
     p.num_experts = problem.num_experts;
-    p.assignments = args.index.dim(0) * problem.k;
-    p.count = static_cast<int32_t*>(workspace.data);
+    p.assignments = static_cast<int>(args.index.dim(0) * problem.k);
+    p.warps = std::clamp((p.assignments + kWarp - 1) / kWarp, 1, kLayoutThreads / kWarp);
     p.expert_offset = args.expert_offset.as<int32_t>();
     p.assignment = args.assignment.as<int32_t>();
     p.source_row = args.source_row.as<int32_t>();
     p.place = args.place.as<int32_t>();
     p.place_step = args.place.step(0);
-    const dim3 counting(BlocksFor(problem.num_experts, kWarpsPerBlock));
-    absl::Status status = cuda::Launch(MoeLayout::kId, CountKernel, counting, kThreads, 0, stream,
-                                       p.index, p.index_step, p.k, p.assignments, p.num_experts,
-                                       static_cast<int32_t*>(workspace.data));
-    if (!status.ok()) return status;
-    const dim3 placing(BlocksFor(int64_t{problem.num_experts} + 1, kWarpsPerBlock));
-    return cuda::Launch(MoeLayout::kId, PlaceKernel, placing, kThreads, 0, stream, p);
+    const size_t bytes =
+        static_cast<size_t>(p.warps) * static_cast<size_t>(problem.num_experts + 1) * sizeof(int);
+    return cuda::LaunchAs(MoeLayout::kId, LayoutKernel,
+                          {.grid = dim3(1), .threads = kLayoutThreads, .shared_bytes = bytes},
+                          stream, p);
   }
 };
 
@@ -204,30 +298,39 @@ struct SwiGluParameters {
   int64_t y_step;
   const int32_t* assignment;
   const float* weight;
-  int64_t weight_step, weight_width;
+  int64_t weight_step;
+  int weight_width;
   float limit;
   int channels;
-  int64_t count;
+  int64_t items;
 };
 
+template <int kWidth>
 __global__ void SwiGluKernel(SwiGluParameters p) {
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (item >= p.count) return;
-  const int64_t i = item / p.channels;
-  const int64_t c = item % p.channels;
+  if (item >= p.items) return;
+  const auto [i, c] = PlaceOf<kWidth>(item, p.channels);
   const int32_t place = p.assignment == nullptr ? 0 : p.assignment[i];
   if (place < 0) return;
-  float g = LoadBf16(p.gate, i * p.gate_step + c);
-  float u = LoadBf16(p.up, i * p.up_step + c);
-  if (p.limit > 0) {
-    g = ClampHigh(g, p.limit);
-    u = ClampLow(ClampHigh(u, p.limit), p.limit);
+  const Span<kWidth> gate = Span<kWidth>::Load(p.gate + i * p.gate_step + c);
+  const Span<kWidth> up = Span<kWidth>::Load(p.up + i * p.up_step + c);
+  const float weight =
+      p.weight == nullptr
+          ? 0
+          : p.weight[place / p.weight_width * p.weight_step + place % p.weight_width];
+  Span<kWidth> y;
+#pragma unroll
+  for (int n = 0; n < kWidth; ++n) {
+    float g = gate.value[n];
+    float u = up.value[n];
+    if (p.limit > 0) {
+      g = ClampHigh(g, p.limit);
+      u = ClampLow(ClampHigh(u, p.limit), p.limit);
+    }
+    y.value[n] = g / (1.0f + expf(-g)) * u;
+    if (p.weight != nullptr) y.value[n] *= weight;
   }
-  float value = g / (1.0f + expf(-g)) * u;
-  if (p.weight != nullptr) {
-    value *= p.weight[place / p.weight_width * p.weight_step + place % p.weight_width];
-  }
-  p.y[i * p.y_step + c] = EncodeBf16(value);
+  y.Store(p.y + i * p.y_step + c);
 }
 
 struct SwiGluOp {
@@ -252,30 +355,67 @@ struct SwiGluOp {
     p.assignment = args.assignment.absent() ? nullptr : args.assignment.as<int32_t>();
     p.weight = args.weight.absent() ? nullptr : args.weight.as<float>();
     p.weight_step = args.weight.absent() ? 0 : args.weight.step(0);
-    p.weight_width = args.weight.rank == 2 ? args.weight.dim(1) : 1;
+    p.weight_width = args.weight.rank == 2 ? static_cast<int>(args.weight.dim(1)) : 1;
     p.limit = args.limit;
     p.channels = problem.channels;
-    p.count = args.y.dim(0) * problem.channels;
-    return cuda::Launch(SwiGlu::kId, SwiGluKernel, dim3(BlocksFor(p.count, kThreads)), kThreads, 0,
-                        stream, p);
+    const int width = WidthOf(problem.channels, {args.gate, args.up, args.y});
+    p.items = args.y.dim(0) * (problem.channels / width);
+    const unsigned threads = width == 8 ? kWideThreads : kThreads;
+    return cuda::Launch(SwiGlu::kId, width == 8 ? SwiGluKernel<8> : SwiGluKernel<1>,
+                        dim3(BlocksFor(p.items, threads)), threads, 0, stream, p);
   }
 };
 
-__global__ void MoeCombineKernel(const uint16_t* routed, int64_t routed_step, const int32_t* place,
-                                 int64_t place_step, int k, const uint16_t* shared_rows,
-                                 int64_t shared_step, uint16_t* y, int64_t y_step, int channels,
-                                 int64_t count) {
+struct MoeCombineParameters {
+  const uint16_t* routed;
+  int64_t routed_step;
+  const int32_t* place;
+  int64_t place_step;
+  int k;
+  const uint16_t* shared_rows;
+  int64_t shared_step;
+  uint16_t* y;
+  int64_t y_step;
+  int channels;
+  int64_t items;
+};
+
+template <int kWidth>
+__global__ void MoeCombineKernel(MoeCombineParameters p) {
+  constexpr int kTogether = 8;  // rows under way
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (item >= count) return;
-  const int64_t t = item / channels;
-  const int64_t c = item % channels;
-  float sum = 0;
-  for (int j = 0; j < k; ++j) {
-    const int32_t at = place[t * place_step + j];
-    if (at >= 0) sum += LoadBf16(routed, at * routed_step + c);
+  if (item >= p.items) return;
+  const auto [t, c] = PlaceOf<kWidth>(item, p.channels);
+  Span<kWidth> last = {};
+  if (p.shared_rows != nullptr) {
+    last = Span<kWidth>::Load(p.shared_rows + t * p.shared_step + c);
   }
-  if (shared_rows != nullptr) sum += LoadBf16(shared_rows, t * shared_step + c);
-  y[t * y_step + c] = EncodeBf16(sum);
+  Span<kWidth> sum = {};
+  for (int begin = 0; begin < p.k; begin += kTogether) {
+    int at[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      at[j] = begin + j < p.k ? p.place[t * p.place_step + begin + j] : -1;
+    }
+    typename Span<kWidth>::Bits bits[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      bits[j] = {};
+      if (at[j] >= 0) bits[j] = Span<kWidth>::LoadBits(p.routed + at[j] * p.routed_step + c);
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      if (at[j] < 0) continue;
+      const Span<kWidth> row = Span<kWidth>::Decode(bits[j]);
+#pragma unroll
+      for (int n = 0; n < kWidth; ++n) sum.value[n] += row.value[n];
+    }
+  }
+  if (p.shared_rows != nullptr) {
+#pragma unroll
+    for (int n = 0; n < kWidth; ++n) sum.value[n] += last.value[n];
+  }
+  sum.Store(p.y + t * p.y_step + c);
 }
 
 struct MoeCombineOp {
@@ -290,14 +430,23 @@ struct MoeCombineOp {
   static absl::Status Run(const MoeCombine::Problem& problem, const MoeCombine::Args& args,
                           Workspace, DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
-    const int64_t count = args.y.dim(0) * problem.channels;
     const bool has_shared = !args.shared.absent();
-    return cuda::Launch(MoeCombine::kId, MoeCombineKernel, dim3(BlocksFor(count, kThreads)),
-                        kThreads, 0, stream, args.routed.as<uint16_t>(), args.routed.step(0),
-                        args.place.as<int32_t>(), args.place.step(0), problem.k,
-                        has_shared ? args.shared.as<uint16_t>() : nullptr,
-                        has_shared ? args.shared.step(0) : int64_t{0}, args.y.as<uint16_t>(),
-                        args.y.step(0), problem.channels, count);
+    MoeCombineParameters p;
+    p.routed = args.routed.as<uint16_t>();
+    p.routed_step = args.routed.step(0);
+    p.place = args.place.as<int32_t>();
+    p.place_step = args.place.step(0);
+    p.k = problem.k;
+    p.shared_rows = has_shared ? args.shared.as<uint16_t>() : nullptr;
+    p.shared_step = has_shared ? args.shared.step(0) : 0;
+    p.y = args.y.as<uint16_t>();
+    p.y_step = args.y.step(0);
+    p.channels = problem.channels;
+    const int width = WidthOf(problem.channels, {args.routed, args.shared, args.y});
+    p.items = args.y.dim(0) * (problem.channels / width);
+    const unsigned threads = width == 8 ? kWideThreads : kThreads;
+    return cuda::Launch(MoeCombine::kId, width == 8 ? MoeCombineKernel<8> : MoeCombineKernel<1>,
+                        dim3(BlocksFor(p.items, threads)), threads, 0, stream, p);
   }
 };
 

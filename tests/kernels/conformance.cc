@@ -56,6 +56,7 @@ void CallBuilder::FillRows(Buffer& buffer, Draw draw) {
 
 TensorView CallBuilder::In(DType dtype, const std::vector<int64_t>& extents, Draw draw,
                            int64_t gap) {
+  if (gaps_ == Gaps::kWhole) gap = 8;
   instance_.inputs.push_back(Keep(Buffer(dtype, WithRows(extents), gap, 0xFF)));
   FillRows(*instance_.inputs.back(), draw);
   return instance_.inputs.back()->view();
@@ -90,7 +91,8 @@ TensorView CallBuilder::Out(const std::string& name, DType dtype,
   Output output;
   output.name = name;
   // Rank one has no rows to put gaps between; bytes may be rows of wider numbers.
-  const int64_t gap = extents.empty() ? 0 : dtype == DType::kU8 ? 8 : 5;
+  const bool whole = dtype == DType::kU8 || gaps_ == Gaps::kWhole;
+  const int64_t gap = extents.empty() ? 0 : whole ? 8 : 5;
   output.buffer = Keep(Buffer(dtype, WithRows(extents), gap, rows_.fill));
   output.tolerance = tolerance;
   output.steps = steps;

@@ -89,10 +89,14 @@ enum class Draw : uint8_t {
 
 double DrawElement(Draw draw, TestRandom& random);
 
+// Gaps between the rows of a call: odd ones, or of eight elements, so that rows whose extents are
+// multiples of eight begin at multiples of sixteen bytes.
+enum class Gaps : uint8_t { kOdd, kWhole };
+
 // Collects the buffers of one call.
 class CallBuilder {
  public:
-  explicit CallBuilder(const Rows& rows) : rows_(rows) {}
+  explicit CallBuilder(const Rows& rows, Gaps gaps = Gaps::kOdd) : rows_(rows), gaps_(gaps) {}
 
   const Rows& rows() const { return rows_; }
 
@@ -137,6 +141,7 @@ class CallBuilder {
   void FillRows(Buffer& buffer, Draw draw);
 
   Rows rows_;
+  Gaps gaps_;
   uint64_t tag_ = 100;
   Instance instance_;
 };

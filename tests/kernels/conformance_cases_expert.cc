@@ -14,22 +14,23 @@ constexpr DType kF32 = DType::kF32;
 constexpr int kExperts = 13;
 constexpr int kChosen = 3;
 
-Instance MoeGateCall(const Rows& rows, bool normalise) {
+Instance MoeGateCall(const Rows& rows, bool normalise, int experts = kExperts,
+                     int chosen = kChosen) {
   CallBuilder call(rows);
   MoeGate::Args args;
   // A third of the rows has all logits equal, and large ones reach the linear part of softplus.
-  args.logits = call.InBy(kF32, {kExperts}, [](uint32_t id, int64_t i) {
+  args.logits = call.InBy(kF32, {experts}, [](uint32_t id, int64_t i) {
     if (id % 3 == 0) return 0.25;
     TestRandom random(41, id * 64 + static_cast<uint32_t>(i));
     return double{random.Bell()} * (id % 3 == 1 ? 3 : 15);
   });
-  args.bias = call.SharedBy(kF32, {kExperts}, [&](int64_t i) { return i % 4 == 1 ? 0.125 : 0.0; });
-  args.index = call.Out("index", DType::kI32, {kChosen}, Tolerance::kBits);
-  args.weight = call.Out("weight", kF32, {kChosen}, Tolerance::kF32);
+  args.bias = call.SharedBy(kF32, {experts}, [&](int64_t i) { return i % 4 == 1 ? 0.125 : 0.0; });
+  args.index = call.Out("index", DType::kI32, {chosen}, Tolerance::kBits);
+  args.weight = call.Out("weight", kF32, {chosen}, Tolerance::kF32);
   args.gate_temp = 1;
   args.route_scale = 1.5f;
   args.normalise = normalise;
-  return call.Finish<MoeGate>({kExperts, kChosen, kF32}, args);
+  return call.Finish<MoeGate>({experts, chosen, kF32}, args);
 }
 
 // Expert of (row id, j): -1 in places.
@@ -39,15 +40,15 @@ double ExpertOf(uint32_t id, int64_t j) {
   return static_cast<double>((id * 5 + static_cast<uint32_t>(j) * 3) % (kExperts - 1));
 }
 
-Instance MoeLayoutCall(const Rows& rows) {
+Instance MoeLayoutCall(const Rows& rows, int chosen) {
   CallBuilder call(rows);
   MoeLayout::Args args;
-  args.index = call.InBy(DType::kI32, {kChosen}, ExpertOf);
+  args.index = call.InBy(DType::kI32, {chosen}, ExpertOf);
   args.expert_offset = call.WholeOut("expert_offset", DType::kI32, {kExperts + 1});
-  args.assignment = call.WholeOut("assignment", DType::kI32, {rows.size() * kChosen});
-  args.source_row = call.WholeOut("source_row", DType::kI32, {rows.size() * kChosen});
-  args.place = call.Out("place", DType::kI32, {kChosen}, Tolerance::kBits);
-  return call.Finish<MoeLayout>({kExperts, kChosen, static_cast<int>(rows.size())}, args);
+  args.assignment = call.WholeOut("assignment", DType::kI32, {rows.size() * chosen});
+  args.source_row = call.WholeOut("source_row", DType::kI32, {rows.size() * chosen});
+  args.place = call.Out("place", DType::kI32, {chosen}, Tolerance::kBits);
+  return call.Finish<MoeLayout>({kExperts, chosen, static_cast<int>(rows.size())}, args);
 }
 
 // Assignment i is row i, of expert 2 * (place in sorted order / 4): experts are consecutive and
@@ -96,19 +97,19 @@ Instance ExpertLinearCall(const Rows& rows, WeightFormat format, bool with_sourc
   return instance;
 }
 
-Instance SwiGluCall(const Rows& rows, bool routed, float limit) {
-  CallBuilder call(rows);
-  constexpr int kChannels = 301;
+Instance SwiGluCall(const Rows& rows, bool routed, float limit, Gaps gaps) {
+  CallBuilder call(rows, gaps);
+  const int channels = gaps == Gaps::kOdd ? 301 : 1048;
   SwiGlu::Args args;
-  args.gate = call.In(kBf16, {kChannels}, Draw::kBell);
-  args.up = call.In(kBf16, {kChannels}, Draw::kBell);
+  args.gate = call.In(kBf16, {channels}, Draw::kBell);
+  args.up = call.In(kBf16, {channels}, Draw::kBell);
   if (routed) {
     args.assignment = call.InBy(DType::kI32, {}, [](uint32_t id, int64_t) {
       return id % 5 == 4 ? -1.0 : static_cast<double>(id * 7 % 30);
     });
     args.weight = call.Shared(kF32, {10, 3}, Draw::kAround1);
   }
-  args.y = call.Out("y", kBf16, {kChannels}, Tolerance::kBf16);
+  args.y = call.Out("y", kBf16, {channels}, Tolerance::kBf16);
   if (routed) {
     std::set<int64_t> skipped;
     for (int64_t r = 0; r < rows.size(); ++r) {
@@ -117,22 +118,22 @@ Instance SwiGluCall(const Rows& rows, bool routed, float limit) {
     call.Skip(skipped);
   }
   args.limit = limit;
-  return call.Finish<SwiGlu>({kChannels, kBf16, kF32}, args);
+  return call.Finish<SwiGlu>({channels, kBf16, kF32}, args);
 }
 
-Instance MoeCombineCall(const Rows& rows, bool with_shared) {
-  CallBuilder call(rows);
-  constexpr int kChannels = 523;
+Instance MoeCombineCall(const Rows& rows, bool with_shared, Gaps gaps) {
+  CallBuilder call(rows, gaps);
+  const int channels = gaps == Gaps::kOdd ? 523 : 1032;
   MoeCombine::Args args;
-  args.routed = call.Shared(kBf16, {41, kChannels}, Draw::kBell);
+  args.routed = call.Shared(kBf16, {41, channels}, Draw::kBell);
   args.place = call.InBy(DType::kI32, {kChosen}, [](uint32_t id, int64_t j) {
     return ExpertOf(id, j) < 0
                ? -1.0
                : static_cast<double>((id * 11 + 17 * static_cast<uint32_t>(j)) % 41);
   });
-  if (with_shared) args.shared = call.In(kBf16, {kChannels}, Draw::kBell);
-  args.y = call.Out("y", kBf16, {kChannels}, Tolerance::kBf16);
-  return call.Finish<MoeCombine>({kChannels, kChosen, kBf16}, args);
+  if (with_shared) args.shared = call.In(kBf16, {channels}, Draw::kBell);
+  args.y = call.Out("y", kBf16, {channels}, Tolerance::kBf16);
+  return call.Finish<MoeCombine>({channels, kChosen, kBf16}, args);
 }
 
 }  // namespace
@@ -141,12 +142,26 @@ void AddExpertCases(std::vector<Case>& cases) {
   for (const bool on : {false, true}) {
     cases.push_back({OpId::kMoeGate, on ? "normalised" : "raw",
                      [on](const Rows& rows) { return MoeGateCall(rows, on); }, true, true});
-    cases.push_back({OpId::kSwiGlu, on ? "routed" : "plain",
-                     [on](const Rows& rows) { return SwiGluCall(rows, on, on ? 0.75f : 0); }});
-    cases.push_back({OpId::kMoeCombine, on ? "with shared" : "routed alone",
-                     [on](const Rows& rows) { return MoeCombineCall(rows, on); }});
+    // Where a backend may take eight channels at once.
+    for (const Gaps gaps : {Gaps::kOdd, Gaps::kWhole}) {
+      const std::string end = gaps == Gaps::kOdd ? "" : " whole";
+      cases.push_back({OpId::kSwiGlu, (on ? "routed" : "plain") + end, [=](const Rows& rows) {
+                         return SwiGluCall(rows, on, on ? 0.75f : 0, gaps);
+                       }});
+      cases.push_back({OpId::kMoeCombine, (on ? "with shared" : "routed alone") + end,
+                       [=](const Rows& rows) { return MoeCombineCall(rows, on, gaps); }});
+    }
   }
-  cases.push_back({OpId::kMoeLayout, "with gaps", MoeLayoutCall, false});
+  // As many experts as models have, and as many as no number of lanes divides.
+  cases.push_back({OpId::kMoeGate, "of 384",
+                   [](const Rows& rows) { return MoeGateCall(rows, true, 384, 6); }, true, true});
+  cases.push_back({OpId::kMoeGate, "of 709",
+                   [](const Rows& rows) { return MoeGateCall(rows, true, 709, 8); }, true, true});
+  cases.push_back({OpId::kMoeLayout, "with gaps",
+                   [](const Rows& rows) { return MoeLayoutCall(rows, kChosen); }, false});
+  // More than a warp's worth for each of 32 warps.
+  cases.push_back(
+      {OpId::kMoeLayout, "many", [](const Rows& rows) { return MoeLayoutCall(rows, 20); }, false});
   for (const WeightFormat format : {WeightFormat::kE2m1Row32, WeightFormat::kE4m3Block}) {
     const std::string name = "format " + std::to_string(static_cast<int>(format));
     cases.push_back({OpId::kExpertLinear, name + " by source",

@@ -170,6 +170,7 @@ struct LinearOp {
   static absl::Status Run(const Linear::Problem& problem, const Linear::Args& args, Workspace,
                           DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    if (args.x.dim(0) == 0) return absl::OkStatus();
     if (IsFp8(problem)) return RunFp8(problem, args, stream);
     if (IsBf16(problem)) return RunBf16(problem, args, stream);
     const int64_t rows = args.x.dim(0);
@@ -251,6 +252,7 @@ struct GroupedLinearOp {
   static absl::Status Run(const GroupedLinear::Problem& problem, const GroupedLinear::Args& args,
                           Workspace, DeviceStream stream) {
     if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    if (args.x.dim(0) == 0) return absl::OkStatus();
     if (IsGroupedFp8(problem)) return RunGroupedFp8(problem, args, stream);
     const int64_t rows = args.x.dim(0);
     const WeightView w = MakeWeight(args.w, problem.format, problem.block);

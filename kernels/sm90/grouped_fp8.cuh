@@ -29,11 +29,11 @@ inline constexpr int kChannels = 64;  // of a block
 inline constexpr int kMultiplyThreads = 128;
 inline constexpr int kThreads = kMultiplyThreads + 64;
 
-// Parts that the inputs are divided into: blocks for all multiprocessors, two slices each.
+// Parts that the inputs are divided into: two blocks for each multiprocessor, four slices each.
 constexpr int PartsOf(int groups, int n, int k) {
   const int tiles = groups * (n / kChannels);
   int parts = 1;
-  while (parts < cluster::kMostParts && tiles * parts < 512 && k / kSlice >= 4 * parts) parts *= 2;
+  while (parts < cluster::kMostParts && tiles * parts < 256 && k / kSlice >= 4 * parts) parts *= 2;
   return parts;
 }
 
@@ -43,8 +43,7 @@ struct Tile {
     uint8_t w[kChannels][kSlice];
     uint8_t x[kSlice / kLine][kRows][2 * kLine];
   };
-  // Several blocks share a multiprocessor.
-  static constexpr int kStages = (50 << 10) / sizeof(Stage) < 2 ? 2 : (50 << 10) / sizeof(Stage);
+  static constexpr int kStages = (108 << 10) / sizeof(Stage);  // two blocks share a multiprocessor
   struct Shared {
     Stage stage[kStages];
     uint64_t full[kStages], empty[kStages];
@@ -115,26 +114,34 @@ __device__ void Fill(const Parameters& p, typename Tile<kRows>::Shared& shared, 
   }
 }
 
-// Two codes as bf16 times a scale; NaN codes stay NaN.
-__device__ inline uint32_t Widen(uint32_t two, uint32_t scale) {
-  const uint32_t codes = __byte_perm(two, 0, 0x1404);  // into the upper bytes of the halves
-  uint32_t bits = SpreadPair(codes);
-  if ((codes & 0x7F00) == 0x7F00) bits |= 0x7FC0;
-  if ((codes & 0x7F000000) == 0x7F000000) bits |= 0x7FC00000;
-  return TimesPair(TimesPair(bits, kUp120), scale);
-}
+// A scale and the 2^120 that spread codes are too small by, as bf16 pairs: one factor where it is
+// in range, else two.
+struct Factor {
+  uint32_t first, rest;
+  bool split;
+
+  __device__ explicit Factor(uint32_t byte) {
+    split = byte > 134 && byte < 255;
+    first = split ? kUp120 : byte == 255 ? ScalePair(255) : (byte + 120) * 0x00800080u;
+    rest = ScalePair(byte);
+  }
+};
 
 // The A operands of a slice's step: of the lane's two channels, inputs 2 (l % 4) and + 8 of it.
-__device__ inline void LoadStep(const uint8_t (&w)[kChannels][kSlice], int step, uint32_t scale,
-                                uint32_t (&a)[4]) {
+// `nan` collects what codes say of NaN, by channel.
+__device__ inline void LoadStep(const uint8_t (&w)[kChannels][kSlice], int step,
+                                const Factor& factor, uint32_t (&a)[4], uint32_t (&nan)[2]) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = warp * 16 + lane / 4;
+  const uint8_t* at = &w[row][(step ^ row % 8) * 16 + lane % 4 * 2];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int row = warp * 16 + lane / 4 + i * 8;
-    const uint8_t* at = &w[row][(step ^ row % 8) * 16 + lane % 4 * 2];
-    a[i] = Widen(*reinterpret_cast<const uint16_t*>(at), scale);
-    a[i + 2] = Widen(*reinterpret_cast<const uint16_t*>(at + 8), scale);
+  for (int i = 0; i < 4; ++i) {
+    // Channels are eight rows apart, which the swizzle does not see.
+    const uint32_t two = *reinterpret_cast<const uint16_t*>(at + i % 2 * 8 * kSlice + i / 2 * 8);
+    nan[i % 2] |= (two & 0x7F7F) + 0x0101;
+    a[i] = TimesPair(SpreadPair(__byte_perm(two, 0, 0x1404)), factor.first);
+    if (factor.split) a[i] = TimesPair(a[i], factor.rest);
   }
 }
 
@@ -148,6 +155,7 @@ __device__ void Multiply(const Parameters& p, typename Tile<kRows>::Shared& shar
       p.w_scale + (int64_t{at.group} * p.n + at.n0 + channel) / kUnit * p.w_scale_step;
   float sum[kRows / 2] = {};
   float part[kRows / 2];
+  uint32_t nan[2] = {};
   Ring<Tile<kRows>::kStages> ring;
   uint8_t ahead[kSlice / kUnit];
   const auto fetch = [&](int slice) {
@@ -156,9 +164,9 @@ __device__ void Multiply(const Parameters& p, typename Tile<kRows>::Shared& shar
   };
   if (first < end) fetch(first);
   for (int slice = first; slice < end; ++slice) {
-    uint32_t scale[kSlice / kUnit];
+    uint8_t scale[kSlice / kUnit];
 #pragma unroll
-    for (int i = 0; i < kSlice / kUnit; ++i) scale[i] = ScalePair(ahead[i]);
+    for (int i = 0; i < kSlice / kUnit; ++i) scale[i] = ahead[i];
     if (slice + 1 < end) fetch(slice + 1);
     WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
     const auto& stage = shared.stage[ring.stage];
@@ -167,7 +175,7 @@ __device__ void Multiply(const Parameters& p, typename Tile<kRows>::Shared& shar
     for (int step = 0; step < kSlice / kStep; ++step) {
       // The operands of the product before last are free once it is done.
       if (step > 1) wgmma::Wait<1>();
-      LoadStep(stage.w, step, scale[step * kStep / kUnit], a[step % 2]);
+      LoadStep(stage.w, step, Factor(scale[step * kStep / kUnit]), a[step % 2], nan);
       const uint64_t x =
           wgmma::Advance(wgmma::SwizzledOperand(SharedAddress(stage.x[step * kStep / kLine])),
                          static_cast<uint32_t>(step * kStep % kLine * 2));
@@ -186,6 +194,16 @@ __device__ void Multiply(const Parameters& p, typename Tile<kRows>::Shared& shar
     for (int i = 0; i < kRows / 2; ++i) sum[i] += part[i];
     ring.Advance();
   }
+  // A NaN code makes its channel NaN in every row.
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    nan[i] |= __shfl_xor_sync(0xFFFFFFFF, nan[i], 1);
+    nan[i] |= __shfl_xor_sync(0xFFFFFFFF, nan[i], 2);
+  }
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) {
+    if ((nan[i / 2 % 2] & 0x8080) != 0) sum[i] = __uint_as_float(0x7FC00000);
+  }
   // All of the block's products are done before the stages are written.
   asm volatile("bar.sync 1, %0;" ::"n"(kMultiplyThreads) : "memory");
   auto* sums = reinterpret_cast<float*>(shared.stage);
@@ -197,7 +215,7 @@ __device__ void Multiply(const Parameters& p, typename Tile<kRows>::Shared& shar
 }
 
 template <int kRows>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, 2)
     GroupedFp8Kernel(const __grid_constant__ Parameters p) {
   using T = Tile<kRows>;
   extern __shared__ uint8_t memory[];

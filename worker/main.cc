@@ -153,6 +153,10 @@ void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel
       .Field("slots", options.num_slots)
       .Field("drafts", options.limits.max_drafts)
       .Field("draft_taps", options.tap_side == TapSide::kEntering ? "entering" : "leaving");
+  if (options.make_tensor != nullptr) {
+    SKEIN_LOG(kWarn, "weights are random: answers mean nothing")
+        .Field("load_format", config.model.load_format);
+  }
   if (const std::string reason = WhyNoDrafts(config, spec, options); !reason.empty()) {
     SKEIN_LOG(kInfo, "speculation is off").Field("reason", reason);
   }

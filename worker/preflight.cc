@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "protocol/base/fingerprint.h"
 #include "protocol/base/status_macros.h"
+#include "worker/model/dummy_weights.h"
 
 namespace skein::worker {
 namespace {
@@ -33,12 +34,14 @@ struct Room {
 };
 
 // Where the device has memory of its own, the weights go there too.
-absl::StatusOr<Room> FindRoom(const protocol::Config& config,
+absl::StatusOr<Room> FindRoom(const protocol::Config& config, const ModelSpec& spec,
                               const kernels::DeviceProperties& device) {
   if (device.memory_bytes == 0) return Room{device.free_bytes, device.free_bytes / kCacheShare};
-  uint64_t weights = 0;
+  const bool made = config.model.load_format == "dummy";
+  uint64_t weights = made ? dummy::TotalBytes(spec) : 0;
   std::error_code error;
-  std::filesystem::directory_iterator files(config.model.path, error);
+  std::filesystem::directory_iterator files;
+  if (!made) files = std::filesystem::directory_iterator(config.model.path, error);
   for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
     if (files->path().extension() != ".safetensors") continue;
     const uint64_t bytes = files->file_size(error);
@@ -125,6 +128,7 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
   }
   LoadOptions options;
   options.model_dir = config.model.path;
+  if (config.model.load_format == "dummy") options.make_tensor = dummy::MakerOf(spec);
   options.numerics = BackendNumerics(config.worker.backend);
   options.limits.max_rows = static_cast<int>(scheduler.max_num_batched_tokens);
   SKEIN_RETURN_IF_ERROR(PlanDrafts(config, spec, options));
@@ -133,7 +137,7 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
   options.limits.max_model_len = static_cast<int>(config.model.max_model_len);
   options.limits.max_top = static_cast<int>(config.model.max_logprobs);
   options.block_tokens = static_cast<int>(scheduler.block_size);
-  SKEIN_ASSIGN_OR_RETURN(const Room room, FindRoom(config, device));
+  SKEIN_ASSIGN_OR_RETURN(const Room room, FindRoom(config, spec, device));
   SKEIN_ASSIGN_OR_RETURN(options.num_blocks, NumBlocks(config, spec, options.numerics, room));
   options.num_slots = static_cast<int>(scheduler.max_num_seqs);
   if (scheduler.enable_prefix_caching != 0) {
@@ -175,7 +179,8 @@ std::string WhyNoDrafts(const protocol::Config& config, const ModelSpec& spec,
 
 std::string NumericsId(const protocol::Config& config) {
   const std::string& other = config.worker.kernels;
-  return absl::StrCat(config.worker.backend, other.empty() ? "" : "+", other);
+  return absl::StrCat(config.worker.backend, other.empty() ? "" : "+", other,
+                      config.model.load_format == "dummy" ? "+dummy" : "");
 }
 
 std::string CacheLayoutId(const protocol::Config& config, const ModelSpec& spec,

@@ -17,6 +17,9 @@ constexpr double kDay = 86'400;
 constexpr ConfigKey kKeys[] = {
     {"model.path", "model", &At<&Config::model, &ModelConfig::path>, 0, 0, "", "",
      "checkpoint directory to serve"},
+    {"model.load_format", "load-format", &At<&Config::model, &ModelConfig::load_format>, 0, 0,
+     "auto|dummy", "",
+     "auto: the checkpoint's tensors; dummy: random ones in their shapes, to measure with"},
     {"model.served_model_name", "served-model-name",
      &At<&Config::model, &ModelConfig::served_model_name>, 0, 0, "", "",
      "name of the model in the API; empty: the last part of model.path"},

@@ -15,8 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "protocol/base/status_macros.h"
+#include "tests/bench/engram_rows.h"
 #include "tests/bench/mid_model_config.h"
-#include "tests/bench/random_tensors.h"
+#include "worker/model/dummy_weights.h"
 #include "worker/model/model_spec.h"
 
 namespace skein::tests {
@@ -24,6 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using worker::ModelSpec;
+using worker::dummy::RandomBytes;
+using worker::dummy::Tensor;
+using worker::dummy::TensorsOf;
 
 constexpr std::string_view kHelp = R"(skein-mid-model: random weights, 3 billion parameters, 1.7 GB
 

@@ -5,6 +5,7 @@
 // step.
 //   step_bench [--reps N] [--commit HASH] [--batches 1,16,64,256] [--contexts 1024,8192]
 //              [--depths 0,5]
+//   step_bench --write-model DIR    config.json and Engram map, for skein serve --load-format dummy
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -24,10 +25,11 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/status_macros.h"
 #include "tests/bench/bench_line.h"
-#include "tests/bench/random_tensors.h"
+#include "tests/bench/engram_rows.h"
 #include "tests/bench/v41_cut_config.h"
 #include "worker/gpu_backend.h"
 #include "worker/loaded_model.h"
+#include "worker/model/dummy_weights.h"
 
 namespace skein::tests {
 namespace {
@@ -72,47 +74,6 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
   return options;
 }
 
-// Fills tensors on the device from one block per kind and spread, piece by piece.
-class DeviceTensors {
- public:
-  explicit DeviceTensors(const worker::ModelSpec& spec) {
-    for (Tensor& tensor : TensorsOf(spec)) tensors_.emplace(tensor.name, std::move(tensor));
-  }
-
-  TensorView Make(worker::Arena& arena, const std::string& name, const TensorView& wanted) {
-    TensorView view = wanted;
-    const auto bytes = static_cast<size_t>(view.size()) * kernels::DTypeBytes(view.dtype);
-    view.data = arena.Bytes(bytes);
-    if (view.data == nullptr) return view;
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end()) return view;  // zeros
-    const std::byte* block = Block(arena, found->second);
-    for (size_t at = 0; at < bytes; at += kBlockBytes) {
-      const size_t part = std::min(bytes - at, kBlockBytes);
-      if (!arena.device().CopyIn(view.as<std::byte>() + at, block, part).ok()) std::abort();
-    }
-    return view;
-  }
-  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
-
- private:
-  static constexpr size_t kBlockBytes = size_t{16} << 20;
-
-  const std::byte* Block(worker::Arena& arena, const Tensor& tensor) {
-    auto [entry, is_new] = blocks_.try_emplace({static_cast<int>(tensor.kind), tensor.spread});
-    if (!is_new) return entry->second;
-    uint64_t state = RandomBytes::Begin(tensor.name, 1);
-    const std::string bytes = random_.Part(tensor, kBlockBytes, state);
-    auto* block = static_cast<std::byte*>(arena.HostBytes(kBlockBytes));
-    std::copy_n(reinterpret_cast<const std::byte*>(bytes.data()), kBlockBytes, block);
-    return entry->second = block;
-  }
-
-  const RandomBytes random_;
-  std::map<std::string, Tensor> tensors_;
-  std::map<std::pair<int, double>, const std::byte*> blocks_;
-};
-
 // Bytes per second of a copy, reading and writing counted.
 double CopyBandwidth() {
   constexpr size_t kBytes = size_t{1} << 30;
@@ -138,6 +99,17 @@ double CopyBandwidth() {
   return 2.0 * kBytes / (static_cast<double>(best) * 1e-3);
 }
 
+// What a model directory needs beside weights and tokenizer.
+void WriteModel(const fs::path& dir) {
+  fs::create_directories(dir);
+  std::ofstream(dir / "config.json") << WithEngramRows(kV41CutConfig, 131'072, 24);
+  std::vector<int32_t> map(129'280);
+  for (size_t i = 0; i < map.size(); ++i) map[i] = static_cast<int32_t>(i % 99'092);
+  std::ofstream(dir / "engram_token_map.bin", std::ios::binary)
+      .write(reinterpret_cast<const char*>(map.data()),
+             static_cast<std::streamsize>(map.size() * sizeof(int32_t)));
+}
+
 class StepBench {
  public:
   explicit StepBench(const Options& options) : options_(options) {}
@@ -147,15 +119,9 @@ class StepBench {
     SKEIN_RETURN_IF_ERROR(worker::RegisterGpuKernels(registry_));
     bandwidth_ = CopyBandwidth();
     dir_ = fs::temp_directory_path() / absl::StrCat("skein_step_bench_", getpid());
-    fs::create_directories(dir_);
-    std::ofstream(dir_ / "config.json") << WithEngramRows(kV41CutConfig, 131'072, 24);
-    std::vector<int32_t> map(129'280);
-    for (size_t i = 0; i < map.size(); ++i) map[i] = static_cast<int32_t>(i % 99'092);
-    std::ofstream(dir_ / "engram_token_map.bin", std::ios::binary)
-        .write(reinterpret_cast<const char*>(map.data()),
-               static_cast<std::streamsize>(map.size() * sizeof(int32_t)));
+    WriteModel(dir_);
     SKEIN_ASSIGN_OR_RETURN(const worker::ModelSpec spec, worker::ModelSpec::Load(dir_));
-    tensors_ = std::make_unique<DeviceTensors>(spec);
+    tensors_ = worker::dummy::TensorsOf(spec);
     const int most = *std::max_element(options_.batches.begin(), options_.batches.end());
     const int depth = *std::max_element(options_.depths.begin(), options_.depths.end());
     worker::LoadOptions load;
@@ -171,10 +137,7 @@ class StepBench {
     load.num_slots = most;
     load.max_draft_requests = depth > 0 ? most : 0;
     load.record_steps = true;
-    load.make_tensor = [this](worker::Arena& arena, const std::string& name,
-                              const TensorView& wanted) {
-      return tensors_->Make(arena, name, wanted);
-    };
+    load.make_tensor = worker::dummy::MakerOf(spec);
     const absl::Time begin = protocol::MonotonicNow();
     SKEIN_ASSIGN_OR_RETURN(model_, worker::LoadedModel::Load(
                                        registry_, kernels::KernelManifest::Uniform("sm90"), load));
@@ -253,7 +216,8 @@ class StepBench {
   // What the main forward must read (performance formulas): weights once, chosen experts alone.
   double BytesOf(int batch, int context, double touched) const {
     double bytes = 0;
-    for (const auto& [name, tensor] : tensors_->tensors()) {
+    for (const worker::dummy::Tensor& tensor : tensors_) {
+      const std::string& name = tensor.name;
       const bool layer = name.starts_with("layers.") && name.find(".experts.") == name.npos &&
                          name.find("engram.embed") == name.npos;
       if (layer || name.starts_with("head.")) bytes += static_cast<double>(tensor.bytes());
@@ -326,7 +290,7 @@ class StepBench {
   const Options& options_;
   kernels::KernelRegistry registry_;
   std::shared_ptr<kernels::Device> device_;
-  std::unique_ptr<DeviceTensors> tensors_;
+  std::vector<worker::dummy::Tensor> tensors_;
   std::unique_ptr<worker::LoadedModel> model_;
   fs::path dir_;
   double bandwidth_ = 0;
@@ -334,6 +298,10 @@ class StepBench {
 };
 
 int Main(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 2 && arguments[0] == "--write-model") {
+    WriteModel(arguments[1]);
+    return 0;
+  }
   const auto options = ParseOptions(arguments);
   if (!options.ok()) {
     std::fprintf(stderr, "step_bench: %s\n", std::string(options.status().message()).c_str());

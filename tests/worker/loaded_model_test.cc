@@ -1,10 +1,16 @@
 // A model is assembled whole or not at all; what is wrong is named.
 #include "worker/loaded_model.h"
 
+#include <filesystem>
+#include <string>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/worker/scratch_dir.h"
 #include "tests/worker/tiny_model.h"
+#include "worker/model/dummy_weights.h"
 
 namespace skein::tests {
 namespace {
@@ -33,6 +39,31 @@ TEST_F(LoadedModelTest, TheDemoModelLoads) {
   EXPECT_GT(tiny.model().weights().bytes, 0U);
   EXPECT_GT(tiny.model().arena_bytes(), 0U);
   EXPECT_EQ(tiny.model().draft(), nullptr) << "no draft head was asked for";
+}
+
+// A directory with the configuration alone is enough to measure a model.
+TEST_F(LoadedModelTest, RandomWeightsNeedNoTensors) {
+  const ScratchDir dir;
+  for (const char* name : {"config.json", "engram_token_map.bin"}) {
+    std::filesystem::copy(std::filesystem::path("deploy/models/tiny-v41") / name, dir / name);
+  }
+  worker::LoadOptions options = TinyOptions({});
+  options.model_dir = dir.path();
+  EXPECT_THAT(Error(options), HasSubstr("safetensors"));
+  const auto spec = worker::ModelSpec::Load(dir.path());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  std::vector<std::string> heads;
+  for (int i = 0; i < 2; ++i) {
+    options.make_tensor = worker::dummy::MakerOf(*spec);
+    const auto loaded =
+        worker::LoadedModel::Load(registry_, KernelManifest::Uniform("cpu"), options);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_EQ((*loaded)->weights().bytes, worker::dummy::TotalBytes(*spec));
+    const kernels::TensorView& head = (*loaded)->weights().head.weight.codes;
+    heads.emplace_back(head.as<const char>(), static_cast<size_t>(head.size()) * 2);
+  }
+  EXPECT_EQ(heads[0], heads[1]) << "the same tensors in every start";
+  EXPECT_NE(heads[0], std::string(heads[0].size(), '\0'));
 }
 
 TEST_F(LoadedModelTest, NamesTheDirectory) {

@@ -52,6 +52,14 @@ TEST_F(PreflightTest, SizesComeFromTheConfiguration) {
   EXPECT_EQ(PlanLoad(config_, spec_, host_)->numerics.wide, kernels::DType::kF64);
 }
 
+TEST_F(PreflightTest, RandomWeightsAreAskedForByNameAndKeptApart) {
+  EXPECT_EQ(PlanLoad(config_, spec_, host_)->make_tensor, nullptr);
+  EXPECT_EQ(NumericsId(config_), "cpu");
+  config_.model.load_format = "dummy";
+  EXPECT_NE(PlanLoad(config_, spec_, host_)->make_tensor, nullptr);
+  EXPECT_EQ(NumericsId(config_), "cpu+dummy");
+}
+
 TEST_F(PreflightTest, SpeculationIsAskedForByName) {
   config_.speculation.method = "none";
   const auto without = PlanLoad(config_, spec_, host_);

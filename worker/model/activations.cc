@@ -66,6 +66,11 @@ kernels::TensorView Arena::Copy(const kernels::TensorView& host) {
   return view;
 }
 
+void Arena::Fill(void* to, const void* from, size_t bytes) {
+  const absl::Status status = device_->CopyIn(to, from, bytes);
+  if (status_.ok()) status_ = status;
+}
+
 Staging::Staging(Arena& arena, size_t bytes) : device_(&arena.device()), bytes_(bytes) {
   device_side_ = static_cast<std::byte*>(arena.Bytes(bytes));
   host_side_ =

@@ -76,6 +76,8 @@ class Arena {
   }
   void* Bytes(size_t bytes);
   void* HostBytes(size_t bytes);
+  // Queues a copy of host memory, which must stay as it is, into memory of this arena.
+  void Fill(void* to, const void* from, size_t bytes);
 
   size_t total_bytes() const { return total_; }
   kernels::Device& device() const { return *device_; }

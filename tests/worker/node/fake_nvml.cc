@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <thread>
 
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,14 +17,18 @@ std::atomic<int> takes_signals{-1};
 extern "C" {
 
 int nvmlInit_v2() {
-  std::thread([] {
-    sigset_t mask;
-    ::pthread_sigmask(SIG_BLOCK, nullptr, &mask);
-    takes_signals = ::sigismember(&mask, SIGTERM) == 0 ? 1 : 0;
-    while (true) ::pause();
-  }).detach();
-  while (takes_signals < 0) std::this_thread::yield();
-  return 0;
+  pthread_t thread;
+  const int error = ::pthread_create(
+      &thread, nullptr,
+      [](void*) -> void* {
+        sigset_t mask;
+        ::pthread_sigmask(SIG_BLOCK, nullptr, &mask);
+        takes_signals = ::sigismember(&mask, SIGTERM) == 0 ? 1 : 0;
+        while (true) ::pause();
+      },
+      nullptr);
+  while (error == 0 && takes_signals < 0) std::this_thread::yield();
+  return error;
 }
 int nvmlShutdown() { return 0; }
 int nvmlDeviceGetCount_v2(unsigned* count) {

@@ -1,16 +1,16 @@
-#include "tests/bench/random_tensors.h"
+#include "worker/model/dummy_weights.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "kernels/formats.h"
 
-namespace skein::tests {
+namespace skein::worker::dummy {
 namespace {
-
-using worker::ModelSpec;
 
 class TensorList {
  public:
@@ -62,7 +62,7 @@ class TensorList {
       fp4 ? Fp4(prefix + name, n, k) : Fp8(prefix + name, n, k);
     }
   }
-  void Attention(const std::string& prefix, const worker::LayerSpec& layer) {
+  void Attention(const std::string& prefix, const LayerSpec& layer) {
     const ModelSpec& s = spec_;
     Add(prefix + "attn_sink", Kind::kF32Zero, {s.heads});
     Norm(prefix + "q_norm.weight", {s.q_rank});
@@ -84,7 +84,7 @@ class TensorList {
       Bf16(prefix + "indexer.weights_proj", s.index_heads, s.hidden);
     }
   }
-  void Block(const std::string& prefix, const worker::LayerSpec& layer, int experts) {
+  void Block(const std::string& prefix, const LayerSpec& layer, int experts) {
     Norm(prefix + "attn_norm.weight", {spec_.hidden});
     Norm(prefix + "ffn_norm.weight", {spec_.hidden});
     Hyper(prefix + "hc_attn");
@@ -96,11 +96,11 @@ class TensorList {
     Expert(prefix + "ffn.shared_experts.", false);
     for (int e = 0; e < experts; ++e) {
       Expert(absl::StrCat(prefix, "ffn.experts.", e, "."),
-             spec_.expert_format == worker::ExpertFormat::kFp4);
+             spec_.expert_format == ExpertFormat::kFp4);
     }
   }
   void Engram(size_t index) {
-    const worker::EngramSpec& engram = spec_.engram;
+    const EngramSpec& engram = spec_.engram;
     const std::string prefix = absl::StrCat("layers.", engram.layers[index], ".engram.");
     Add(prefix + "embed.weight", Kind::kE4m3, {engram.rows[index], engram.head_dim});
     Add(prefix + "embed.scale", Kind::kScale, {engram.rows[index], engram.head_dim / 32}, 1.0 / 32);
@@ -109,9 +109,9 @@ class TensorList {
     Fp8(prefix + "wkv", (spec_.hc + 1) * spec_.hidden, engram.columns() * engram.head_dim);
   }
   void Draft() {
-    const worker::DSparkSpec& dspark = spec_.dspark;
+    const DSparkSpec& dspark = spec_.dspark;
     for (int s = 0; s < dspark.stages; ++s) {
-      Block(absl::StrCat("mtp.", s, "."), worker::LayerSpec{}, dspark.num_experts);
+      Block(absl::StrCat("mtp.", s, "."), LayerSpec{}, dspark.num_experts);
     }
     const std::string last = absl::StrCat("mtp.", dspark.stages - 1, ".");
     Fp8("mtp.0.main_proj", spec_.hidden,
@@ -151,12 +151,45 @@ void AppendBf16(std::string& out, float value) {
   out.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
 }
 
-bool IsPrime(int64_t value) {
-  for (int64_t d = 2; d * d <= value; ++d) {
-    if (value % d == 0) return false;
+// Fills tensors from one block per kind and spread, piece by piece.
+class Filler {
+ public:
+  explicit Filler(const ModelSpec& spec) {
+    for (Tensor& tensor : TensorsOf(spec)) tensors_.emplace(tensor.name, std::move(tensor));
   }
-  return true;
-}
+
+  kernels::TensorView Make(Arena& arena, const std::string& name,
+                           const kernels::TensorView& wanted) {
+    kernels::TensorView view = wanted;
+    const auto bytes = static_cast<size_t>(view.size()) * kernels::DTypeBytes(view.dtype);
+    view.data = arena.Bytes(bytes);
+    const auto found = tensors_.find(name);
+    if (view.data == nullptr || found == tensors_.end()) return view;
+    const std::byte* block = Block(arena, found->second);
+    for (size_t at = 0; at < bytes && block != nullptr; at += kBlockBytes) {
+      arena.Fill(view.as<std::byte>() + at, block, std::min(bytes - at, kBlockBytes));
+    }
+    return view;
+  }
+
+ private:
+  static constexpr size_t kBlockBytes = size_t{16} << 20;
+
+  const std::byte* Block(Arena& arena, const Tensor& tensor) {
+    auto [entry, is_new] = blocks_.try_emplace({static_cast<int>(tensor.kind), tensor.spread});
+    if (!is_new) return entry->second;
+    auto* block = static_cast<std::byte*>(arena.HostBytes(kBlockBytes));
+    if (block == nullptr) return nullptr;
+    uint64_t state = RandomBytes::Begin(tensor.name, 1);
+    const std::string bytes = random_.Part(tensor, kBlockBytes, state);
+    std::copy_n(reinterpret_cast<const std::byte*>(bytes.data()), kBlockBytes, block);
+    return entry->second = block;
+  }
+
+  const RandomBytes random_;
+  std::map<std::string, Tensor> tensors_;
+  std::map<std::pair<int, double>, const std::byte*> blocks_;
+};
 
 }  // namespace
 
@@ -224,18 +257,17 @@ std::string RandomBytes::Part(const Tensor& tensor, int64_t bytes, uint64_t& sta
   return part;
 }
 
-std::string WithEngramRows(std::string_view text, int64_t vocab, int columns) {
-  int64_t next = vocab - 1;
-  std::vector<int64_t> rows(2);
-  for (int64_t& sum : rows) {
-    for (int i = 0; i < columns; ++i) {
-      do {
-        ++next;
-      } while (!IsPrime(next));
-      sum += next;
-    }
-  }
-  return absl::StrReplaceAll(std::string(text), {{"@ROWS@", absl::StrJoin(rows, ", ")}});
+TensorMaker MakerOf(const ModelSpec& spec) {
+  return [filler = std::make_shared<Filler>(spec)](Arena& arena, const std::string& name,
+                                                   const kernels::TensorView& wanted) {
+    return filler->Make(arena, name, wanted);
+  };
 }
 
-}  // namespace skein::tests
+uint64_t TotalBytes(const ModelSpec& spec) {
+  uint64_t total = 0;
+  for (const Tensor& tensor : TensorsOf(spec)) total += static_cast<uint64_t>(tensor.bytes());
+  return total;
+}
+
+}  // namespace skein::worker::dummy

@@ -1,6 +1,6 @@
-// Tensors of random weights in the official names, shapes and formats, with the spread that keeps
-// activations of ordinary size. Their bytes are a function of name and seed. Owns nothing. Any
-// thread. Must never: hold a shape that is not in the specification.
+// Random weights in the official names, shapes and formats, with the spread that keeps activations
+// of ordinary size: to measure a model without its checkpoint (model.load_format dummy). Owns
+// nothing. Any thread. Must never: hold a shape that is not in the specification.
 #pragma once
 
 #include <array>
@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "worker/model/model_spec.h"
+#include "worker/model/weight_loader.h"
 
-namespace skein::tests {
+namespace skein::worker::dummy {
 
 // What the values of a tensor are like.
 enum class Kind { kE4m3, kE2m1, kScale, kBf16, kNorm, kF32, kF32Zero };
@@ -49,7 +50,7 @@ struct Tensor {
 };
 
 // The tensors of a model, as worker/model/weight_loader.cc expects them.
-std::vector<Tensor> TensorsOf(const worker::ModelSpec& spec);
+std::vector<Tensor> TensorsOf(const ModelSpec& spec);
 
 // Bytes of tensors.
 class RandomBytes {
@@ -67,8 +68,11 @@ class RandomBytes {
   std::array<uint8_t, 65536> e4m3_, e2m1_;
 };
 
-// `text` with @ROWS@ replaced by the rows of two Engram tables: `columns` primes each, climbing
-// from `vocab`.
-std::string WithEngramRows(std::string_view text, int64_t vocab, int columns);
+// Makes the tensors of a model, each kind from one block of 16 MiB that is repeated: memory is
+// filled as fast as it is copied. A tensor's bytes depend on the model alone.
+TensorMaker MakerOf(const ModelSpec& spec);
 
-}  // namespace skein::tests
+// Bytes of all tensors.
+uint64_t TotalBytes(const ModelSpec& spec);
+
+}  // namespace skein::worker::dummy

@@ -344,6 +344,22 @@ TEST(Tidy, TheSchedulerIteratesOverNoHashContainer) {
   }
 }
 
+// A kernel may begin before the one ahead of it has ended, so each must wait
+// (kernels/cuda/order.cuh).
+TEST(Tidy, EveryKernelWaitsForTheOneBefore) {
+  for (const SourceFile& file : Tree()) {
+    if (!file.In("kernels/sm90/")) continue;
+    int kernels = 0, waits = 0;
+    for (const std::string& line : file.lines) {
+      kernels += line.find("__global__") != std::string::npos ? 1 : 0;
+      const bool wait = line.find("cuda::BeginAfterLast();") != std::string::npos ||
+                        line.find("cuda::WaitForLast();") != std::string::npos;
+      waits += wait ? 1 : 0;
+    }
+    EXPECT_EQ(kernels, waits) << file.path;
+  }
+}
+
 // ---- completeness
 
 std::string ReadAll(const SourceFile& file) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/order.cuh"
 #include "kernels/op.h"
 #include "kernels/sm90/register.h"
 
@@ -48,12 +49,10 @@ struct LaunchShape {
   unsigned threads = 0;
   size_t shared_bytes = 0;
   unsigned cluster = 1;  // blocks along x
-  // May begin while the kernel before it, which must be of this tree and say when, still runs; it
-  // waits itself (griddepcontrol.wait) before it reads what that kernel writes.
-  bool early = false;
 };
 
-// Queues `kernel`; nothing for an empty grid.
+// Queues `kernel`; nothing for an empty grid. It may begin while the kernel before it still runs:
+// every kernel waits itself (cuda/order.cuh).
 template <typename... Parameters, typename... Arguments>
 absl::Status LaunchAs(OpId op, void (*kernel)(Parameters...), const LaunchShape& shape,
                       DeviceStream device_stream, const Arguments&... arguments) {
@@ -70,10 +69,8 @@ absl::Status LaunchAs(OpId op, void (*kernel)(Parameters...), const LaunchShape&
     attributes[count].id = cudaLaunchAttributeClusterDimension;
     attributes[count++].val.clusterDim = {shape.cluster, 1, 1};
   }
-  if (shape.early) {
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-  }
+  attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = shape.threads;

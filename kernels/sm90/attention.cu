@@ -73,6 +73,7 @@ __device__ void LoadTile(const AttentionParameters& p, int64_t t, int64_t begin,
 }
 
 __global__ void SparseAttentionKernel(AttentionParameters p) {
+  cuda::BeginAfterLast();
   extern __shared__ float tile[];
   __shared__ int present[kTile];
   const int64_t t = blockIdx.x;

@@ -34,6 +34,7 @@ __device__ const float* TokenRow(const CompressParameters& p, int sequence, int6
 }
 
 __global__ void CompressKernel(CompressParameters p) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= p.count) return;
   const int64_t g = item / p.dim;

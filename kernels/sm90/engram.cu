@@ -15,6 +15,7 @@ __global__ void EngramHashKernel(const int32_t* ngram, int64_t ngram_step,
                                  const int64_t* multiplier, const int64_t* prime,
                                  const int64_t* offset, int32_t* rows, int64_t rows_step, int heads,
                                  int columns, int64_t count) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= count) return;
   const int64_t t = item / columns;
@@ -53,6 +54,7 @@ __global__ void EngramGatherKernel(const uint8_t* codes, int64_t codes_step, con
                                    int64_t scale_step, int64_t num_rows, const int32_t* rows,
                                    int64_t rows_step, void* y, DType y_dtype, int64_t y_step,
                                    int columns, int row_dim, int64_t count) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= count) return;
   const int i = static_cast<int>(item % row_dim);
@@ -92,6 +94,7 @@ struct EngramGatherOp {
 __global__ void FusedWeightKernel(const uint16_t* q, int64_t q_step, const uint16_t* k,
                                   int64_t k_step, float* w, int64_t w_step, int channels,
                                   int64_t count) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= count) return;
   const int64_t row = item / channels;
@@ -119,6 +122,7 @@ struct EngramFusedWeightOp {
 __global__ void EngramGateKernel(uint16_t* stream, int64_t row_step, int64_t stream_step,
                                  const uint16_t* kv, int64_t kv_step, const float* w,
                                  int64_t w_step, int hc, int channels, float eps) {
+  cuda::BeginAfterLast();
   __shared__ float scratch[cuda::kWarp + 1];
   const int64_t t = blockIdx.x / hc;
   const int64_t k = blockIdx.x % hc;

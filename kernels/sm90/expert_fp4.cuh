@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/order.cuh"
 #include "kernels/cuda/select.cuh"
 #include "kernels/formats.h"
 #include "kernels/sm90/arrival.cuh"
@@ -119,7 +120,7 @@ __device__ inline uint4 Gather(const uint8_t* from) {
 }
 
 __global__ void ArrangeKernel(Source from, Arranged to) {
-  LetNextBegin();
+  cuda::BeginAfterLast();
   const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
   const int assignment =
       static_cast<int>(blockIdx.x) * kArrangeWarps + static_cast<int>(threadIdx.x) / cuda::kWarp;
@@ -208,32 +209,46 @@ __device__ inline void FillScales(const uint8_t* from, int bytes, uint8_t* to, u
   }
 }
 
-// One slice of codes of both sides and of scales of rows, by one thread.
-__device__ inline void FillStage(const Parameters& p, const Cursor& at, int expert, int slice,
-                                 Stage& stage, uint64_t* full, bool arranged) {
-  const int groups = p.k / kGroup;
-  const auto here = static_cast<uint32_t>(min(kGroups, groups - slice * kGroups));
-  const int tiles = (min(at.end - at.begin, kMostRows) + kTileRows - 1) / kTileRows;
-  const uint32_t barrier = SharedAddress(full);
-  const uint32_t code_bytes = here * (kGroup * kTileRows);
-  const uint32_t scale_bytes = here * (4 * kTileRows);
-  ArriveExpecting(barrier, static_cast<uint32_t>(sizeof(stage.codes)) +
-                               static_cast<uint32_t>(tiles) * (code_bytes + scale_bytes));
-  CopyBox(SharedAddress(stage.codes), p.codes, slice * (kSlice / 2), p.place[expert], at.n0,
-          barrier);
-  if (!arranged) WaitForLast();
-  const int64_t tile = (PlaceOf(expert, at.first) + at.begin - at.first) / kTileRows;
-  const uint8_t* codes = p.x.codes + tile * kTileRows * p.k + slice * (kSlice * kTileRows);
-  const float* scale = p.x.scale + (tile * groups + slice * kGroups) * kTileRows;
-  for (int i = 0; i < tiles; ++i) {
-    CopyBytes(SharedAddress(stage.x[i]), codes, code_bytes, barrier);
-    CopyBytes(SharedAddress(stage.x_scale[i]), scale, scale_bytes, barrier);
-    codes += int64_t{kTileRows} * p.k;
-    scale += groups * kTileRows;
-  }
-}
+// One slice of a step, by one thread: first the codes of the weights, which are there, and how many
+// bytes will come; then rows and their scales, which the kernel before brings together.
+struct Slice {
+  const Parameters& p;
+  const Cursor& at;
+  int expert, index;
 
-// The warp that has the copy engine fill stages and scales.
+  __device__ int groups() const { return p.k / kGroup; }
+  __device__ uint32_t here() const {
+    return static_cast<uint32_t>(min(kGroups, groups() - index * kGroups));
+  }
+  __device__ int tiles() const {
+    return (min(at.end - at.begin, kMostRows) + kTileRows - 1) / kTileRows;
+  }
+  __device__ uint32_t code_bytes() const { return here() * (kGroup * kTileRows); }
+  __device__ uint32_t scale_bytes() const { return here() * (4 * kTileRows); }
+
+  __device__ void AskWeights(Stage& stage, uint64_t* full) const {
+    const uint32_t barrier = SharedAddress(full);
+    ArriveExpecting(barrier, static_cast<uint32_t>(sizeof(stage.codes)) +
+                                 static_cast<uint32_t>(tiles()) * (code_bytes() + scale_bytes()));
+    CopyBox(SharedAddress(stage.codes), p.codes, index * (kSlice / 2), p.place[expert], at.n0,
+            barrier);
+  }
+  __device__ void AskRows(Stage& stage, uint64_t* full) const {
+    const uint32_t barrier = SharedAddress(full);
+    const int64_t tile = (PlaceOf(expert, at.first) + at.begin - at.first) / kTileRows;
+    const uint8_t* codes = p.x.codes + tile * kTileRows * p.k + index * (kSlice * kTileRows);
+    const float* scale = p.x.scale + (tile * groups() + index * kGroups) * kTileRows;
+    for (int i = 0; i < tiles(); ++i) {
+      CopyBytes(SharedAddress(stage.x[i]), codes, code_bytes(), barrier);
+      CopyBytes(SharedAddress(stage.x_scale[i]), scale, scale_bytes(), barrier);
+      codes += int64_t{kTileRows} * p.k;
+      scale += groups() * kTileRows;
+    }
+  }
+};
+
+// The warp that has the copy engine fill stages and scales. The first stages' weights come while
+// the kernel before still brings rows together.
 __device__ inline void Fill(const Parameters& p, const Work& work, Shared& shared,
                             uint8_t* scales) {
   const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
@@ -244,7 +259,15 @@ __device__ inline void Fill(const Parameters& p, const Work& work, Shared& share
   work.Open(at, shared);
   Ring<kStages> ring;
   uint32_t buffer = 0, parity = 1;
-  bool arranged = false;
+  const int ahead = at.item < work.items ? min(work.slices, kStages) : 0;
+  if (lane == 0) {
+    for (int i = 0; i < ahead; ++i) {
+      Slice{p, at, shared.expert[at.live], i}.AskWeights(shared.stage[i], &shared.full[i]);
+    }
+  }
+  cuda::WaitForLast();
+  cuda::LetNextBegin();
+  int asked = ahead;  // slices whose weights are on their way
   while (at.item < work.items) {
     const int expert = shared.expert[at.live];
     WaitForPhase(SharedAddress(&shared.scale_empty[buffer]), parity);
@@ -258,17 +281,17 @@ __device__ inline void Fill(const Parameters& p, const Work& work, Shared& share
     for (int slice = 0; slice < work.slices; ++slice) {
       WaitForPhase(SharedAddress(&shared.empty[ring.stage]), ring.parity ^ 1);
       if (lane == 0) {
-        FillStage(p, at, expert, slice, shared.stage[ring.stage], &shared.full[ring.stage],
-                  arranged);
+        const Slice part{p, at, expert, slice};
+        uint64_t* full = &shared.full[ring.stage];
+        if (slice >= asked) part.AskWeights(shared.stage[ring.stage], full);
+        part.AskRows(shared.stage[ring.stage], full);
       }
-      arranged = true;
       __syncwarp();
       ring.Advance();
     }
+    asked = 0;
     work.Advance(at, shared);
   }
-  // Who comes next may count on the kernel before having ended.
-  if (lane == 0 && !arranged) WaitForLast();
 }
 
 // Eight codes as two registers of e5m2: the even ones and the odd ones.

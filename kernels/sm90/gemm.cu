@@ -279,6 +279,7 @@ template <int kTileT>
 __global__ void __launch_bounds__(kThreads)
     ExpertTileKernel(const __grid_constant__ ExpertTable table, TileWork work,
                      const int32_t* expert_offset) {
+  cuda::BeginAfterLast();
   __shared__ uint16_t w_tile[kTileN * any::kStride];
   __shared__ uint16_t x_tile[kTileT * any::kStride];
   const int e = static_cast<int>(blockIdx.y);
@@ -395,8 +396,8 @@ struct ExpertLinearOp {
     const size_t shared =
         sizeof(fp4::Shared) + fp4::kAlignment +
         static_cast<size_t>(p.scale_buffers) * static_cast<size_t>(fp4::ScaleBytes(problem.k));
-    return cuda::LaunchAs(ExpertLinear::kId, fp4::ExpertFp4Kernel,
-                          {grid, fp4::kThreads, shared, 1, /*early=*/true}, stream, p);
+    return cuda::LaunchAs(ExpertLinear::kId, fp4::ExpertFp4Kernel, {grid, fp4::kThreads, shared},
+                          stream, p);
   }
   static absl::Status Run(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
                           Workspace workspace, DeviceStream stream) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/order.cuh"
 #include "kernels/formats.h"
 #include "kernels/sm90/arrival.cuh"
 #include "kernels/sm90/async_copy.cuh"
@@ -86,18 +87,30 @@ __device__ void BringRows(const Parameters& p, typename Tile<kRows>::Stage& stag
   }
 }
 
+// Two warps fill stages: one has the copy engine bring rows, the first stages' weights before the
+// kernel ahead of this one has ended; the other brings rows of x that are not aligned.
 template <int kRows>
 __device__ void Fill(const Parameters& p, typename Tile<kRows>::Shared& shared, int first, int end,
                      const Place& at) {
   const bool asks = static_cast<int>(threadIdx.x) < kMultiplyThreads + 32;
+  const bool speaks = asks && threadIdx.x % 32 == 0;
+  const auto ask_weights = [&](int slice, uint32_t to) {
+    auto& stage = shared.stage[to];
+    const uint32_t full = SharedAddress(&shared.full[to]);
+    ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
+    CopyBox(SharedAddress(stage.w), p.w, slice * kSlice, 0, at.group * p.n + at.n0, full);
+  };
+  const int ahead = min(end - first, Tile<kRows>::kStages);
+  for (int i = 0; speaks && i < ahead; ++i) ask_weights(first + i, static_cast<uint32_t>(i));
+  cuda::WaitForLast();
+  cuda::LetNextBegin();
   Ring<Tile<kRows>::kStages> ring;
   for (int slice = first; slice < end; ++slice) {
     auto& stage = shared.stage[ring.stage];
     const uint32_t full = SharedAddress(&shared.full[ring.stage]);
     WaitForPhase(SharedAddress(&shared.empty[ring.stage]), ring.parity ^ 1);
-    if (asks && threadIdx.x % 32 == 0) {
-      ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
-      CopyBox(SharedAddress(stage.w), p.w, slice * kSlice, 0, at.group * p.n + at.n0, full);
+    if (speaks) {
+      if (slice - first >= ahead) ask_weights(slice, ring.stage);
       for (int line = 0; p.x_aligned && line < kSlice / kLine; ++line) {
         CopyBox(SharedAddress(stage.x[line]), p.x_map, (slice * kSlice + line * kLine) * 2,
                 at.group, at.t0, full);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/order.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/sm90/async_copy.cuh"
 #include "kernels/sm90/cluster.cuh"
@@ -351,6 +352,7 @@ __device__ void AskForWeights(const Parameters& p, int begin, int end) {
 
 template <int kStreams, int kRows>
 __global__ void __launch_bounds__(kThreads, 2) MixKernel(Parameters p) {
+  cuda::BeginAfterLast();
   static_assert(kRows <= kMostRows);
   extern __shared__ float4 x[];
   __shared__ Partial<kStreams, kRows> partial;

@@ -25,6 +25,7 @@ absl::Status WithStreams(int hc, const Launcher& launch) {
 template <int kStreams>
 __global__ void HcExpandKernel(const uint16_t* x, int64_t x_step, uint16_t* stream,
                                int64_t row_step, int64_t stream_step, int channels, int64_t count) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= count) return;
   const int64_t t = item / channels;
@@ -46,6 +47,7 @@ struct HcCollapseParameters {
 
 template <int kStreams, int kWidth>
 __global__ void HcCollapseKernel(HcCollapseParameters p) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= p.items) return;
   const auto [t, c] = PlaceOf<kWidth>(item, p.channels);
@@ -79,6 +81,7 @@ struct HcPostParameters {
 
 template <int kStreams, int kWidth>
 __global__ void HcPostKernel(HcPostParameters p) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= p.items) return;
   const auto [t, c] = PlaceOf<kWidth>(item, p.channels);
@@ -114,6 +117,7 @@ __global__ void HcPostKernel(HcPostParameters p) {
 template <int kStreams>
 __global__ void HcMeanKernel(const uint16_t* stream, int64_t row_step, int64_t stream_step,
                              uint16_t* y, int64_t y_step, int channels, int64_t count) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= count) return;
   const int64_t t = item / channels;

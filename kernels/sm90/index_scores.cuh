@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/order.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/formats.h"
@@ -141,6 +142,7 @@ __device__ inline void AddHeads(const Shared& shared, int tile, int heads, const
 }
 
 __global__ void __launch_bounds__(kThreads) IndexScoresFp4Kernel(Parameters p) {
+  cuda::BeginAfterLast();
   __shared__ Shared shared;
   const int64_t t = blockIdx.y;
   const int sequence = p.rows.sequence[t];

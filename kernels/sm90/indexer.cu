@@ -30,6 +30,7 @@ __device__ bool IsCandidate(const index_scores::Parameters& p, int64_t t, int64_
 }
 
 __global__ void IndexScoresKernel(index_scores::Parameters p, int head_dim) {
+  cuda::BeginAfterLast();
   const int64_t t = blockIdx.y;
   const int64_t column = blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp;
   if (column >= p.num_columns || p.rows.sequence[t] < 0) return;
@@ -137,6 +138,7 @@ __device__ bool AnyNan(const float* score, int64_t count) {
 __global__ void TopKKernel(cuda::Rows rows, const float* score, int64_t score_step,
                            int64_t num_columns, int ratio, int32_t* selected, int64_t selected_step,
                            int k, uint32_t* defect) {
+  cuda::BeginAfterLast();
   __shared__ cuda::CountScratch scratch;
   __shared__ unsigned counts[cuda::kWarp];
   const int64_t t = blockIdx.x;
@@ -175,6 +177,7 @@ struct TopKOp {
 __global__ void CandidateBlocksKernel(cuda::Rows rows, const float* score, int64_t score_step,
                                       int64_t num_columns, int ratio, int block, int32_t* out,
                                       int64_t out_step, int count, uint32_t* defect) {
+  cuda::BeginAfterLast();
   __shared__ cuda::CountScratch scratch;
   __shared__ unsigned counts[cuda::kWarp];
   const int64_t t = blockIdx.x;

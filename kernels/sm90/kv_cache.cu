@@ -25,6 +25,7 @@ Support WantPool(KvFormat format, int dim) {
 
 __global__ void StorePlainKernel(const void* x, DType dtype, int64_t x_step, const int64_t* target,
                                  Pool pool, int64_t count) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= count) return;
   const int64_t i = item / pool.dim;
@@ -43,6 +44,7 @@ __device__ CodeFormat CodesOf(KvFormat format) {
 
 __global__ void StoreCodesKernel(const void* x, DType dtype, int64_t x_step, const int64_t* target,
                                  Pool pool, int64_t num_groups) {
+  cuda::BeginAfterLast();
   const int64_t item = blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp;
   if (item >= num_groups) return;
   const int per_row = (pool.dim + pool.group - 1) / pool.group;
@@ -100,6 +102,7 @@ struct StoreKvOp {
 
 __global__ void LoadKvKernel(Pool pool, const int64_t* source, void* y, DType y_dtype,
                              int64_t y_step, int64_t count) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= count) return;
   const int64_t i = item / pool.dim;
@@ -132,6 +135,7 @@ struct LoadKvOp {
 
 // A block per row.
 __global__ void CopyKvRowsKernel(Pool from, Pool to, const int64_t* source, const int64_t* target) {
+  cuda::BeginAfterLast();
   const int64_t a = source[blockIdx.x];
   const int64_t b = target[blockIdx.x];
   if (a < 0 || b < 0 || a >= from.num_rows || b >= to.num_rows) return;
@@ -161,6 +165,7 @@ struct CopyKvRowsOp {
 __global__ void GatherRowsKernel(const void* table, DType table_dtype, int64_t table_step,
                                  int64_t num_rows, const int32_t* index, void* y, DType y_dtype,
                                  int64_t y_step, int channels, int64_t count) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= count) return;
   const int64_t i = item / channels;

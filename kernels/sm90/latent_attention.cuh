@@ -11,6 +11,7 @@
 
 #include <cuda_bf16.h>
 
+#include "kernels/cuda/order.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/sm90/async_copy.cuh"
 #include "kernels/sm90/bf16_pairs.cuh"
@@ -435,6 +436,7 @@ __device__ inline void Combine(const Parameters& p, int64_t t, Shared& shared) {
 
 __global__ void __launch_bounds__(kThreads, 1)
     LatentAttentionKernel(const __grid_constant__ Parameters p) {
+  cuda::BeginAfterLast();
   extern __shared__ uint8_t memory[];
   const uint32_t base = SharedAddress(memory);
   Shared& shared = *reinterpret_cast<Shared*>(memory + (-base & (kAlignment - 1)));

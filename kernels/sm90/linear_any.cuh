@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/order.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/formats.h"
@@ -168,6 +169,7 @@ __device__ void ComputeTile(const TileWork& work, int64_t n0, int64_t t0, uint16
 template <int kTileT>
 __global__ void __launch_bounds__(kThreads)
     LinearTileKernel(TileWork work, int64_t x_group_step, int64_t y_group_step) {
+  cuda::BeginAfterLast();
   __shared__ uint16_t w_tile[kTileN * kStride];
   __shared__ uint16_t x_tile[kTileT * kStride];
   // Groups of a block-diagonal product: inputs, weight rows and outputs move along.
@@ -197,6 +199,7 @@ inline constexpr int kWideRows = 4;  // rows that share one decoding of the weig
 inline __global__ void WideLinearKernel(WeightView w, Activations x, int64_t x_group_step,
                                         int64_t n, int64_t k, int64_t rows, void* y, DType y_dtype,
                                         int64_t y_step, int64_t y_group_step, bool accumulate) {
+  cuda::BeginAfterLast();
   const int64_t column = blockIdx.x * (kThreads / cuda::kWarp) + threadIdx.x / cuda::kWarp;
   if (column >= n) return;
   const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;

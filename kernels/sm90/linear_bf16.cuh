@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/order.cuh"
 #include "kernels/formats.h"
 #include "kernels/sm90/arrival.cuh"
 #include "kernels/sm90/async_copy.cuh"
@@ -88,22 +89,36 @@ __device__ void BringRows(const Parameters& p, typename Tile<kChannels, kRows>::
   }
 }
 
+// Two warps fill stages: one has the copy engine bring rows, the first stages' weights before the
+// kernel ahead of this one has ended; the other brings rows of x that are not aligned.
 template <int kChannels, int kRows>
 __device__ void Fill(const Parameters& p, typename Tile<kChannels, kRows>::Shared& shared,
                      int first, int end, int n0, int t0) {
   using T = Tile<kChannels, kRows>;
   const bool asks = static_cast<int>(threadIdx.x) < T::kMultiplyThreads + 32;
+  const bool speaks = asks && threadIdx.x % 32 == 0;
+  const auto ask_weights = [&](int slice, uint32_t at) {
+    auto& stage = shared.stage[at];
+    const uint32_t full = SharedAddress(&shared.full[at]);
+    ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
+    for (int line = 0; line < kLines; ++line) {
+      CopyBox(SharedAddress(stage.w[line]), p.w, (slice * kLines + line) * kLineBytes, 0, n0, full);
+    }
+  };
+  const int ahead = min(end - first, T::kStages);
+  for (int i = 0; speaks && i < ahead; ++i) ask_weights(first + i, static_cast<uint32_t>(i));
+  cuda::WaitForLast();
+  cuda::LetNextBegin();
   Ring<T::kStages> ring;
   for (int slice = first; slice < end; ++slice) {
     auto& stage = shared.stage[ring.stage];
     const uint32_t full = SharedAddress(&shared.full[ring.stage]);
     WaitForPhase(SharedAddress(&shared.empty[ring.stage]), ring.parity ^ 1);
-    if (asks && threadIdx.x % 32 == 0) {
-      ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
-      for (int line = 0; line < kLines; ++line) {
-        const int column = (slice * kLines + line) * kLineBytes;
-        CopyBox(SharedAddress(stage.w[line]), p.w, column, 0, n0, full);
-        if (p.x_aligned) CopyBox(SharedAddress(stage.x[line]), p.x_map, column, 0, t0, full);
+    if (speaks) {
+      if (slice - first >= ahead) ask_weights(slice, ring.stage);
+      for (int line = 0; p.x_aligned && line < kLines; ++line) {
+        CopyBox(SharedAddress(stage.x[line]), p.x_map, (slice * kLines + line) * kLineBytes, 0, t0,
+                full);
       }
     }
     if (!asks) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/order.cuh"
 #include "kernels/formats.h"
 #include "kernels/sm90/arrival.cuh"
 #include "kernels/sm90/async_copy.cuh"
@@ -128,14 +129,29 @@ struct Scales {
   }
 };
 
-// The warps that fill stages: one has the copy engine bring codes, two bring scales, one the
-// activations that are not aligned.
+// The warps that fill stages: one has the copy engine bring codes, the first stages' weights before
+// the kernel ahead of this one has ended; two bring scales, one the activations that are not
+// aligned.
 template <int kRows>
 __device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int end, int n0,
                      int t0) {
+  constexpr int kStages = Shared<kRows>::kStages;
   const int warp = (static_cast<int>(threadIdx.x) - kMultiplyThreads) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  Ring<Shared<kRows>::kStages> ring;
+  const bool speaks = warp == 0 && lane == 0;
+  const auto ask_weights = [&](int slice, int at) {
+    Stage<kRows>& stage = shared.stage[at];
+    const uint32_t full = SharedAddress(&shared.full[at]);
+    ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
+    for (int line = 0; line < kLines; ++line) {
+      CopyBox(SharedAddress(stage.w[line]), p.w, slice * kSlice + line * kLine, 0, n0, full);
+    }
+  };
+  const int ahead = min(end - first, kStages);
+  for (int i = 0; speaks && i < ahead; ++i) ask_weights(first + i, i);
+  cuda::WaitForLast();
+  cuda::LetNextBegin();
+  Ring<kStages> ring;
   for (int slice = first; slice < end; ++slice) {
     const auto at = static_cast<int>(ring.stage);
     Stage<kRows>& stage = shared.stage[at];
@@ -143,12 +159,10 @@ __device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int 
     Scales<kRows> scales;
     if (warp >= 2) scales.Fetch(p, slice, n0, t0, (warp - 2) * 32 + lane);
     WaitForPhase(SharedAddress(&shared.empty[at]), ring.parity ^ 1);
-    if (warp == 0 && lane == 0) {
-      ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
-      for (int line = 0; line < kLines; ++line) {
-        const int column = slice * kSlice + line * kLine;
-        CopyBox(SharedAddress(stage.w[line]), p.w, column, 0, n0, full);
-        if (p.x_aligned) CopyBox(SharedAddress(stage.x[line]), p.x_map, column, 0, t0, full);
+    if (speaks) {
+      if (slice - first >= ahead) ask_weights(slice, at);
+      for (int line = 0; p.x_aligned && line < kLines; ++line) {
+        CopyBox(SharedAddress(stage.x[line]), p.x_map, slice * kSlice + line * kLine, 0, t0, full);
       }
     }
     if (warp == 1 && !p.x_aligned) {

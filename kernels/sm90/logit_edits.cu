@@ -24,6 +24,7 @@ struct EditParameters {
 };
 
 __global__ void __launch_bounds__(kThreads) EditLogitsKernel(EditParameters p) {
+  cuda::BeginAfterLast();
   const int64_t r = blockIdx.x;
   const LogitEdit edit = p.edits[r];
   const float* raw = p.raw + r * p.raw_step;

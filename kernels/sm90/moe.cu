@@ -61,6 +61,7 @@ __device__ int TakeLargest(uint32_t (&key)[kEach]) {
 // A block per row: all threads compute scores, the first warp chooses, `kEach` keys a lane.
 template <int kEach>
 __global__ void MoeGateKernel(MoeGateParameters p) {
+  cuda::BeginAfterLast();
   __shared__ float score[kEach * kWarp];
   __shared__ uint32_t shared_key[kEach * kWarp];
   constexpr int kThreadsEach = (kEach * kWarp + static_cast<int>(kThreads) - 1) / kThreads;
@@ -228,6 +229,7 @@ __device__ void PlaceOne(const LayoutParameters& p, int i, int column, int* next
 // row of `table`: a count for each expert and one for what no expert has, later the next place of
 // each.
 __global__ void __launch_bounds__(kLayoutThreads) LayoutKernel(LayoutParameters p) {
+  cuda::BeginAfterLast();
   extern __shared__ int table[];
   __shared__ int scratch[kLayoutThreads / kWarp];
   const int columns = p.num_experts + 1;
@@ -307,6 +309,7 @@ struct SwiGluParameters {
 
 template <int kWidth>
 __global__ void SwiGluKernel(SwiGluParameters p) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= p.items) return;
   const auto [i, c] = PlaceOf<kWidth>(item, p.channels);
@@ -382,6 +385,7 @@ struct MoeCombineParameters {
 
 template <int kWidth>
 __global__ void MoeCombineKernel(MoeCombineParameters p) {
+  cuda::BeginAfterLast();
   constexpr int kTogether = 8;  // rows under way
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= p.items) return;

@@ -73,6 +73,7 @@ __device__ void StoreEight(const float (&value)[kEight], uint16_t* row, int firs
 // then BlockSum; the number of threads depends on the channels alone.
 template <typename Weight, bool kAligned>
 __global__ void __launch_bounds__(kMostNormThreads) RmsNormKernel(RmsNormParameters p) {
+  cuda::BeginAfterLast();
   __shared__ float scratch[cuda::kWarp];
   const uint16_t* x = p.x + blockIdx.x * p.x_step;
   uint16_t* y = p.y + blockIdx.x * p.y_step;
@@ -147,6 +148,7 @@ struct RmsNormOp {
 __global__ void RopeKernel(uint16_t* x, int64_t row_step, int64_t head_step, int heads,
                            const float* cos_sin, int64_t table_step, int tail, int half,
                            bool inverse, int64_t count) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= count) return;
   const int pair = static_cast<int>(item % half);

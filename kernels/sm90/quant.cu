@@ -26,6 +26,7 @@ __device__ float GroupMagnitude(const void* x, DType dtype, int64_t at, int coun
 __global__ void PerTokenCastKernel(const void* x, DType dtype, int64_t x_step, uint8_t* codes,
                                    int64_t codes_step, uint8_t* scale, int64_t scale_step,
                                    int channels, int group, int64_t num_groups) {
+  cuda::BeginAfterLast();
   const int64_t item = blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp;
   if (item >= num_groups) return;
   const int per_row = (channels + group - 1) / group;
@@ -68,6 +69,7 @@ struct PerTokenCastOp {
 __global__ void CastBackKernel(const uint8_t* codes, int64_t codes_step, bool packed,
                                const uint8_t* scale, int64_t scale_step, void* y, DType y_dtype,
                                int64_t y_step, int channels, int group, int64_t count) {
+  cuda::BeginAfterLast();
   const int64_t item = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (item >= count) return;
   const int64_t t = item / channels;
@@ -107,6 +109,7 @@ struct CastBackOp {
 __global__ void FakeQuantKernel(void* x, DType dtype, CodeFormat format, int64_t row_step,
                                 int64_t head_step, int heads, int channels, int group,
                                 int64_t num_groups) {
+  cuda::BeginAfterLast();
   const int64_t item = blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp;
   if (item >= num_groups) return;
   const int per_head = channels / group;

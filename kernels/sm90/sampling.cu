@@ -292,6 +292,7 @@ __global__ void __launch_bounds__(kThreads)
     SampleTokensKernel(const float* logits, int64_t step, const float* raw, int64_t raw_step,
                        int vocab, const SampleParams* params, uint8_t* record, int64_t record_step,
                        int32_t* chosen, TopParameters top) {
+  cuda::BeginAfterLast();
   __shared__ Scratch scratch;
   const int64_t r = blockIdx.x;
   const SampleParams row = params[r];
@@ -453,6 +454,7 @@ __device__ VerifyResult Verify(const VerifyParameters& p, int64_t r, Scratch& sc
 }
 
 __global__ void __launch_bounds__(kThreads) VerifyDraftsKernel(VerifyParameters p) {
+  cuda::BeginAfterLast();
   __shared__ Scratch scratch;
   const int64_t r = blockIdx.x;
   const VerifyResult result = Verify(p, r, scratch);
@@ -513,6 +515,7 @@ struct PlaceParameters {
 
 // A thread per sequence.
 __global__ void PlaceDraftsKernel(PlaceParameters p) {
+  cuda::BeginAfterLast();
   const int64_t r = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (r >= p.rows) return;
   const auto* record = reinterpret_cast<const SampleRecord*>(p.record + r * p.record_step);

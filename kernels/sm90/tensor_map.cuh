@@ -80,11 +80,6 @@ __device__ inline void CopyBytes(uint32_t to, const void* from, uint32_t bytes, 
       : "memory");
 }
 
-// The kernel after this one may begin, if it was launched so.
-__device__ inline void LetNextBegin() { asm volatile("griddepcontrol.launch_dependents;"); }
-// Until the kernel before this one has ended and its writes are visible.
-__device__ inline void WaitForLast() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
 __device__ inline void PrefetchMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

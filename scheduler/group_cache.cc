@@ -93,7 +93,10 @@ uint32_t GroupScheduler::FirstBlocksFound(const Sequence& sequence) {
 // first chunk finds no room.
 bool GroupScheduler::UseCache(Sequence& sequence, const StepBudget& budget) {
   const uint32_t chunk = ChunkLength(sequence, budget);
-  if (cache_ == nullptr) return BlocksFor(chunk, geometry_.block_tokens) <= blocks_->num_free();
+  // A suspect runs without: what it computes is not listed.
+  if (cache_ == nullptr || sequence.alone()) {
+    return BlocksFor(chunk, geometry_.block_tokens) <= num_free_blocks();
+  }
   CacheUse& use = sequence.cache;
   if (LookUp(sequence, chunk, use) > num_free_blocks()) {
     use = {};

@@ -471,7 +471,11 @@ void ApiServer::Impl::HandleCompletion(Call& call) {
     PromptTokens& tokens = input.prompts.emplace_back();
     tokens.ids = std::move(std::get<std::vector<int32_t>>(ids));
     if (!request.echo) continue;
-    tokens.echo = prompt.is_text ? prompt.text : tokenizer_.Decode(tokens.ids).value();
+    absl::StatusOr<std::string> text = prompt.text;
+    if (!prompt.is_text) text = tokenizer_.Decode(tokens.ids);
+    const std::string why(protocol::StatusText(text.status()));
+    if (!text.ok()) return SendError(call, InvalidValue("prompt", why));
+    tokens.echo = *std::move(text);
   }
   const auto error = Submit(call, std::move(request.params), std::move(input));
   if (error.has_value()) SendError(call, *error);

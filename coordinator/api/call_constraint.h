@@ -19,7 +19,7 @@ namespace skein::coordinator {
 
 class CallConstraints {
  public:
-  // `tokenizer` and `chat` outlive all constraints. `vocab_size`: of the model.
+  // `tokenizer` and `chat` outlive all constraints. `vocab_size`: of the tokenizer.
   CallConstraints(const Tokenizer& tokenizer, const ChatTemplate& chat, int32_t vocab_size);
 
   // Null when the request may call nothing. A 400 names a function that is too large.

@@ -15,7 +15,7 @@ namespace skein::coordinator {
 
 class MinTokensConstraint final : public scheduler::TokenConstraint {
  public:
-  // `inner`: of the same sequence, or null. `vocab_size`: of the model.
+  // `inner`: of the same sequence, or null. `vocab_size`: of the tokenizer.
   MinTokensConstraint(const protocol::StopConditions& stop, int32_t vocab_size,
                       std::unique_ptr<scheduler::TokenConstraint> inner);
 

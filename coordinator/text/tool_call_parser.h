@@ -95,7 +95,6 @@ class ToolCallParser {
   void OnTag(int symbol, Output* out);
   void OnBetween(int symbol, Output* out);
   void OnValue(int symbol, Output* out);
-  void OnValueTag(int symbol, Output* out);
   void EndTag(Output* out);
   bool OpenCall(Output* out);
   bool OpenParameter(Output* out);

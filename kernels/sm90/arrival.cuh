@@ -20,10 +20,6 @@ __device__ inline void ArriveExpecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Arrives when the copies that this thread has issued are there.
-__device__ inline void ArriveWithCopies(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
 // Until the phase of the given parity has ended.
 __device__ inline void WaitForPhase(uint32_t barrier, uint32_t parity) {
   asm volatile(

@@ -175,15 +175,17 @@ struct Work {
   }
 };
 
-// The experts that have rows, in order; they are neighbours in the rows. All threads call it.
+// The experts that have rows, in order; they are neighbours in the rows. All threads call it,
+// before the kernel ahead has ended: that one brings rows together and follows the layout, so what
+// is read here is there; past the first cache, which may hold an older layout.
 __device__ inline int FindLive(const Parameters& p, Shared& shared) {
   unsigned live = 0;
   for (int base = 0; base < p.num_experts; base += kThreads) {
     const int e = base + static_cast<int>(threadIdx.x);
     int begin = 0, end = 0;
     if (e < p.num_experts) {
-      begin = p.expert_offset[e];
-      end = p.expert_offset[e + 1];
+      begin = __ldcg(p.expert_offset + e);
+      end = __ldcg(p.expert_offset + e + 1);
     }
     const cuda::Position place = cuda::BlockCount(end > begin, shared.counts);
     if (end > begin) {
@@ -192,7 +194,7 @@ __device__ inline int FindLive(const Parameters& p, Shared& shared) {
     }
     live += place.total;
   }
-  if (threadIdx.x == 0) shared.first[live] = p.expert_offset[p.num_experts];
+  if (threadIdx.x == 0) shared.first[live] = __ldcg(p.expert_offset + p.num_experts);
   __syncthreads();
   return static_cast<int>(live);
 }

@@ -65,4 +65,9 @@ std::string WhySilent(int pid) {
   }
 }
 
+bool IsOwnHang(int pid) {
+  const char state = StateOf(pid);
+  return state != 'T' && state != 't' && state != 'D';
+}
+
 }  // namespace skein::worker

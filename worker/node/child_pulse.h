@@ -36,5 +36,7 @@ class ChildPulse {
 
 // Why process `pid` does not answer, by the file that the kernel keeps of it.
 std::string WhySilent(int pid);
+// Whether nothing holds it: its silence is its own doing, not of who stopped it or of a disk.
+bool IsOwnHang(int pid);
 
 }  // namespace skein::worker

@@ -176,6 +176,7 @@ absl::Status NodeSupervisor::TryStart(Child& child) {
 void NodeSupervisor::StartChild(Child& child, absl::Time now) {
   child.is_ready = false;
   child.overdue = false;
+  child.hung = false;
   if (const absl::Status started = TryStart(child); !started.ok()) {
     SKEIN_LOG(kError, "child not started")
         .Field("child", child.spec.name)
@@ -389,7 +390,8 @@ void NodeSupervisor::EndHung(absl::Time now) {
         .Field("pid", pid)
         .Field("reason", WhySilent(pid))
         .Field("hang_timeout_s", absl::ToDoubleSeconds(options_.node.hang_timeout));
-    child->overdue = child->program.on_trial();
+    child->hung = IsOwnHang(pid);
+    child->overdue = child->hung && child->program.on_trial();
     child->process->Kill();
   }
 }
@@ -442,7 +444,7 @@ void NodeSupervisor::EndLeftovers(absl::Time now) {
 
 void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   child.start_at = absl::InfiniteFuture();
-  child.last_end = child.overdue ? PredecessorEnd::kOwn : JudgeEnd(end);
+  child.last_end = child.overdue || child.hung ? PredecessorEnd::kOwn : JudgeEnd(end);
   WriteCounters();
   if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
   if (phase_ == Phase::kDraining && child.spec.role == ChildRole::kCoordinator) return;

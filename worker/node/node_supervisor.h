@@ -93,6 +93,7 @@ class NodeSupervisor final {
     PredecessorEnd last_end = PredecessorEnd::kNone;
     absl::Time trial_end = absl::InfiniteFuture();  // of a new program that said nothing yet
     bool overdue = false;                           // it was ended for that
+    bool hung = false;                              // it was ended because its loop stood still
     uint64_t restarts = 0;
     std::string report;  // of the link, not yet ended by a newline
   };

@@ -88,6 +88,7 @@ TEST_F(ChildPulseTest, AProcessThatIsStoppedBeforeItsFirstAnswerHangs) {
   ASSERT_EQ(::kill(child, SIGSTOP), 0);
   ASSERT_EQ(::waitpid(child, nullptr, WUNTRACED), child);
   EXPECT_EQ(WhySilent(child), "stopped by a signal");
+  EXPECT_FALSE(IsOwnHang(child));
   EXPECT_EQ(LookUntil(100, child), 30) << "asked first at 20, when it still ran";
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
@@ -100,6 +101,7 @@ TEST_F(ChildPulseTest, ANewProcessBeginsAnew) {
   pulse_.OnAnswer();
   EXPECT_EQ(LookUntil(now_s_ + 10, ::getpid()), -1);
   EXPECT_EQ(WhySilent(::getpid()), "its loop stands still");
+  EXPECT_TRUE(IsOwnHang(::getpid()));
 }
 
 TEST_F(ChildPulseTest, NoLimitMeansNoQuestion) {

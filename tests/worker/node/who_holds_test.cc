@@ -117,19 +117,6 @@ TEST_F(WhoHoldsTest, T10DescriptorWithoutARowOfTheDriver) {
   EXPECT_THAT(holder.gpus, ElementsAre(0, 1));
 }
 
-// A supervisor waits for its signals: none may reach a thread that the driver leaves behind.
-TEST_F(WhoHoldsTest, ThreadsOfTheDriverLeaveSignalsAlone) {
-  sigset_t before;
-  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, nullptr, &before), 0);
-  const GpuInventory inventory = FindGpus(proc_.device_glob(), SKEIN_FAKE_NVML);
-  EXPECT_EQ(inventory.nvml_problem, "");
-  ASSERT_EQ(inventory.gpus.size(), 2u);
-  EXPECT_EQ(inventory.gpus[0].name, "leaves SIGTERM");
-  sigset_t after;
-  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, nullptr, &after), 0);
-  EXPECT_EQ(::sigismember(&before, SIGTERM), ::sigismember(&after, SIGTERM));
-}
-
 TEST_F(WhoHoldsTest, T11RowOfTheDriverWithoutDescriptor) {
   proc_.Add({.pid = 100});
   inventory_ = Nodes();
@@ -309,6 +296,22 @@ TEST(NoProcessesTest, WithoutProcessesItCannotTell) {
       {.proc_root = proc.proc(), .device_glob = proc.device_glob(), .nvml_library = "none.so"});
   EXPECT_EQ(HolderExitCode(report), 4);
   EXPECT_THAT(HolderText(report), HasSubstr("lists no process; mount proc there"));
+}
+
+// A supervisor waits for its signals: none may reach a thread that the driver leaves behind.
+TEST(GpuInventory, ThreadsOfTheDriverLeaveSignalsAlone) {
+  FakeProc proc;
+  proc.AddDevice(0);
+  proc.AddDevice(1);
+  sigset_t before;
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, nullptr, &before), 0);
+  const GpuInventory inventory = FindGpus(proc.device_glob(), SKEIN_FAKE_NVML);
+  EXPECT_EQ(inventory.nvml_problem, "");
+  ASSERT_EQ(inventory.gpus.size(), 2u);
+  EXPECT_EQ(inventory.gpus[0].name, "leaves SIGTERM");
+  sigset_t after;
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, nullptr, &after), 0);
+  EXPECT_EQ(::sigismember(&before, SIGTERM), ::sigismember(&after, SIGTERM));
 }
 
 }  // namespace

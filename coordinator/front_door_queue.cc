@@ -13,10 +13,11 @@ namespace {
 constexpr size_t kEventsMax = 1 << 16;
 }  // namespace
 
-FrontDoorQueue::FrontDoorQueue(const FrontDoorLimits& limits, protocol::Waker& control)
+FrontDoorQueue::FrontDoorQueue(const FrontDoorLimits& limits, protocol::Waker& control, Clock clock)
     : queued_requests_max_(limits.queued_requests_max),
       queued_tokens_max_(limits.queued_tokens_max),
       control_(control),
+      clock_(std::move(clock)),
       events_(kEventsMax, control) {}
 
 absl::Status FrontDoorQueue::Enter(uint64_t prompt_tokens) {
@@ -40,8 +41,8 @@ absl::Status FrontDoorQueue::Enter(uint64_t prompt_tokens) {
 
 absl::Status FrontDoorQueue::CheckQuarantine(const SubmitRequest& request) const {
   const std::shared_ptr<const scheduler::Quarantine> quarantine = quarantine_.load();
-  if (quarantine == nullptr || !quarantine->Refuses(scheduler::HashPrompt(request.prompt_ids, ""),
-                                                    std::chrono::steady_clock::now())) {
+  if (quarantine == nullptr ||
+      !quarantine->Refuses(scheduler::HashPrompt(request.prompt_ids, ""), clock_())) {
     return absl::OkStatus();
   }
   return absl::AbortedError(absl::StrCat("this prompt ended its workers before; it is refused for ",
@@ -52,8 +53,7 @@ absl::Status FrontDoorQueue::CheckQuarantine(const SubmitRequest& request) const
 std::chrono::nanoseconds FrontDoorQueue::SincePulse() const {
   const int64_t pulse = pulse_;
   if (pulse == 0) return std::chrono::nanoseconds(0);
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch().count() -
-                                  pulse);
+  return std::chrono::nanoseconds(clock_().time_since_epoch().count() - pulse);
 }
 
 void FrontDoorQueue::Leave(uint64_t prompt_tokens) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -27,8 +28,14 @@ struct FrontDoorLimits {
 
 class FrontDoorQueue final : public FrontDoor {
  public:
-  // `control` is woken for each event and outlives the queue.
-  FrontDoorQueue(const FrontDoorLimits& limits, protocol::Waker& control);
+  using Clock = std::function<std::chrono::steady_clock::time_point()>;
+
+  // `control` is woken for each event and outlives the queue. `clock` is that of arrivals and
+  // deadlines; a simulation has its own. Any thread calls it.
+  FrontDoorQueue(const FrontDoorLimits& limits, protocol::Waker& control,
+                 Clock clock = &std::chrono::steady_clock::now);
+
+  std::chrono::steady_clock::time_point Now() const { return clock_(); }
 
   absl::Status TrySubmit(SubmitRequest request) override;
   void Cancel(CancelRequest request) override;
@@ -50,7 +57,7 @@ class FrontDoorQueue final : public FrontDoor {
   // An operator lets nobody in, or lets all in again; what runs goes on. Control thread.
   void SetClosed(bool closed) { closed_ = closed; }
   // The control loop runs: it says so at least every 100 ms. Control thread.
-  void Pulse() { pulse_ = std::chrono::steady_clock::now().time_since_epoch().count(); }
+  void Pulse() { pulse_ = clock_().time_since_epoch().count(); }
   void SetQueuedTokensMax(uint64_t tokens) { queued_tokens_max_ = tokens; }
   // A submitted request waits no more: it runs, or it is gone.
   void Leave(uint64_t prompt_tokens);
@@ -85,6 +92,7 @@ class FrontDoorQueue final : public FrontDoor {
   std::atomic<uint32_t> waiting_requests_ = 0;
   std::atomic<uint64_t> waiting_tokens_ = 0;
   protocol::Waker& control_;
+  const Clock clock_;
   protocol::Mailbox<FrontDoorEvent> events_;
 };
 

@@ -57,7 +57,6 @@ SubmitRequest MakeCheck(uint64_t n, int64_t max_model_len, std::shared_ptr<Check
   request.stop.ignore_eos = true;
   request.speculation.mode = protocol::VerificationMode::kGreedy;
   request.priority = INT32_MIN;  // before those that wait
-  request.arrival = std::chrono::steady_clock::now();
   request.sink = std::move(sink);
   return request;
 }

@@ -51,7 +51,7 @@ bool RequestTable::Open(SubmitRequest& request, absl::Time now) {
   entry.last_token = now;
   entry.prompt = scheduler::HashPrompt(request.prompt_ids, "");
   // Time spent in front of the control loop counts too.
-  entry.arrived = now - absl::FromChrono(std::chrono::steady_clock::now() - request.arrival);
+  entry.arrived = now - absl::FromChrono(door_.Now() - request.arrival);
   const uint64_t prompt_tokens = entry.prompt_tokens;
   if (requests_.emplace(request.id, std::move(entry)).second) return true;
   SKEIN_LOG(kError, "request id used twice").Field("request", request.id);
@@ -78,7 +78,7 @@ void RequestTable::Finish(RequestId id, TokenDelta delta) {
 
 // Its prompt is refused from now on, before it costs another worker.
 void RequestTable::Condemn(const Request& request) {
-  quarantine_.Add(request.prompt, std::chrono::steady_clock::now());
+  quarantine_.Add(request.prompt, door_.Now());
   metrics_.quarantined_requests.Increment();
   metrics_.replays.At({"quarantined"}).Increment();
   SKEIN_LOG(kError, "request quarantined: it ended its workers")
@@ -174,7 +174,7 @@ std::vector<RequestId> RequestTable::Sorted() const {
 }
 
 std::vector<RequestId> RequestTable::Expired() const {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = door_.Now();
   std::vector<RequestId> expired;
   for (const auto& [id, request] : requests_) {
     if (request.deadline && *request.deadline < now) expired.push_back(id);

@@ -30,7 +30,9 @@ uint64_t RandomSeed() {
 
 ThreadedActorSystem::ThreadedActorSystem(const ActorSystemOptions& options,
                                          std::unique_ptr<Transport> transport)
-    : options_(options), transport_(std::move(transport)), random_state_(RandomSeed()) {
+    : options_(options),
+      transport_(std::move(transport)),
+      random_state_(options.random_seed ? *options.random_seed : RandomSeed()) {
   SKEIN_CHECK((options_.term == Term()) != (options_.incarnation == Incarnation()))
       << "a system is a coordinator's (term) or a worker's (incarnation)";
 }
@@ -76,21 +78,39 @@ absl::Status ThreadedActorSystem::Connect(ActorId peer, std::string_view endpoin
 }
 
 absl::Status ThreadedActorSystem::Run() {
+  SKEIN_RETURN_IF_ERROR(Start());
+  while (running()) Round();
+  return stop_reason_;
+}
+
+absl::Status ThreadedActorSystem::Start() {
   if (actor_ == nullptr) return absl::FailedPreconditionError("Run without an actor: Spawn one");
   actor_->OnStart(*this);
-  while (!stopped_) {
-    const absl::Time due = NextDeadline();
-    const absl::Duration wait = std::max(due - Now(), absl::ZeroDuration());
-    const absl::Status polled = transport_->Poll(wait, *this);
-    NoteDelay(due);
-    if (options_.on_round) options_.on_round();
-    if (!polled.ok()) Stop(polled);
-    if (!stopped_) FireTimers();
-    if (!stopped_) TickSessions();
-    if (!stopped_) actor_->OnIdle(*this);
+  return absl::OkStatus();
+}
+
+void ThreadedActorSystem::Round() {
+  const absl::Time due = next_round();
+  const absl::Status polled = transport_->Poll(std::max(due - Now(), absl::ZeroDuration()), *this);
+  if (!polled.ok()) Stop(polled);
+  if (stopped_) {  // what was sent is being acknowledged
+    if (!polled.ok()) flush_end_ = absl::InfinitePast();
+    TickSessions();
+    return;
   }
-  if (stop_reason_.ok()) Flush();
-  return stop_reason_;
+  NoteDelay(due);
+  if (options_.on_round) options_.on_round();
+  FireTimers();
+  if (!stopped_) TickSessions();
+  if (!stopped_) actor_->OnIdle(*this);
+}
+
+bool ThreadedActorSystem::running() const {
+  if (!stopped_) return true;
+  if (!stop_reason_.ok() || Now() >= flush_end_) return false;
+  return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& entry) {
+    return entry.second->alive() && entry.second->unacknowledged() > 0;
+  });
 }
 
 // What was due and is done only now was late: the thread did not run, or was busy.
@@ -99,20 +119,6 @@ void ThreadedActorSystem::NoteDelay(absl::Time due) {
   if (now < due) return;
   delay_.Observe(now - due, now);
   if (options_.on_scheduling_delay) options_.on_scheduling_delay(now - due);
-}
-
-void ThreadedActorSystem::Flush() {
-  const absl::Time end = Now() + kFlushMax;
-  const auto waiting = [this] {
-    return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& entry) {
-      return entry.second->alive() && entry.second->unacknowledged() > 0;
-    });
-  };
-  while (waiting() && Now() < end) {
-    const absl::Duration wait = std::min(NextDeadline(), end) - Now();
-    if (!transport_->Poll(std::max(wait, absl::ZeroDuration()), *this).ok()) return;
-    TickSessions();
-  }
 }
 
 absl::Status ThreadedActorSystem::Send(ActorId to, Epoch epoch, Message message) {
@@ -152,6 +158,7 @@ void ThreadedActorSystem::Stop(absl::Status reason) {
   if (stopped_) return;
   stopped_ = true;
   stop_reason_ = std::move(reason);
+  flush_end_ = Now() + kFlushMax;
 }
 
 void ThreadedActorSystem::OnFrame(ActorId peer, std::span<const std::byte> frame) {
@@ -221,8 +228,10 @@ void ThreadedActorSystem::Down(ActorId peer, const absl::Status& reason) {
   if (!stopped_) actor_->OnPeerDown(*this, PeerDown{peer, reason});
 }
 
-absl::Time ThreadedActorSystem::NextDeadline() const {
-  absl::Time next = timers_.empty() ? absl::InfiniteFuture() : timers_.begin()->first;
+absl::Time ThreadedActorSystem::next_round() const {
+  absl::Time next = stopped_          ? flush_end_
+                    : timers_.empty() ? absl::InfiniteFuture()
+                                      : timers_.begin()->first;
   for (const auto& [peer, session] : sessions_) next = std::min(next, session->next_tick());
   return next;
 }

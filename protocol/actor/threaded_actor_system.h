@@ -1,5 +1,5 @@
-// Runs one actor on the thread that calls Run, with the real clock and a real transport. A process
-// with a second actor makes a second system on another thread.
+// Runs one actor on the thread that calls Run. A process with a second actor makes a second system
+// on another thread. A simulation gives it a clock and a transport of its own and calls Round.
 // Run's thread owns actor, sessions, timers and transport; others only call waker().Wake().
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -33,6 +34,8 @@ struct ActorSystemOptions {
   std::function<void(absl::Duration)> on_scheduling_delay;  // each wake-up by time; may be empty
   std::function<void()> on_round;  // each round of the loop, on its thread; may be empty
   size_t peers_max = 1024;         // sessions accepted; frames of further peers are dropped
+  std::function<absl::Time()> clock = &BootNow;
+  std::optional<uint64_t> random_seed;  // empty: the kernel's
 };
 
 class ThreadedActorSystem final : public ActorSystem,
@@ -51,6 +54,15 @@ class ThreadedActorSystem final : public ActorSystem,
   // waits up to half a second for the acknowledgement of what was sent.
   absl::Status Run() override;
 
+  // Run in pieces: Start, then Round while running(), whenever something came or next_round() is.
+  absl::Status Start();
+  // Polls until next_round() or until something comes, and acts on it.
+  void Round();
+  bool running() const;
+  absl::Time next_round() const;
+  // Why it stopped.
+  const absl::Status& stop_reason() const { return stop_reason_; }
+
   // Causes one OnIdle; any thread.
   Waker& waker() { return *transport_; }
 
@@ -59,7 +71,7 @@ class ThreadedActorSystem final : public ActorSystem,
 
  private:
   ActorId self() const override { return options_.self; }
-  absl::Time Now() const override { return BootNow(); }
+  absl::Time Now() const override { return options_.clock(); }
   absl::Duration LeaseFloor() const override { return delay_.LeaseFloor(); }
   absl::Status Send(ActorId to, Epoch epoch, Message message) override;
   TimerId StartTimer(absl::Duration delay) override;
@@ -76,11 +88,9 @@ class ThreadedActorSystem final : public ActorSystem,
   void Down(ActorId peer, const absl::Status& reason) override;
 
   Session* FindOrAccept(ActorId peer);
-  absl::Time NextDeadline() const;
   void FireTimers();
   void TickSessions();
   void NoteDelay(absl::Time due);
-  void Flush();
 
   const ActorSystemOptions options_;
   const std::unique_ptr<Transport> transport_;
@@ -95,6 +105,7 @@ class ThreadedActorSystem final : public ActorSystem,
   uint64_t random_state_ = 0;
   bool stopped_ = false;
   absl::Status stop_reason_;
+  absl::Time flush_end_;  // of a stop without error
 };
 
 }  // namespace skein::protocol

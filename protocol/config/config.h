@@ -60,7 +60,7 @@ struct SchedulerConfig {
   int64_t max_num_batched_tokens = 512;
   int64_t block_size = 64;
   int64_t lanes = 1;
-  int64_t enable_prefix_caching = 0;  // 1: prompts that begin alike are computed once
+  int64_t enable_prefix_caching = 1;  // prompts that begin alike are computed once; 0: not
   int64_t max_num_queued_reqs = 1024;
   int64_t max_num_queued_tokens = 0;  // 0: four seconds of prefill capacity
 };

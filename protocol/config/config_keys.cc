@@ -96,7 +96,8 @@ constexpr ConfigKey kKeys[] = {
      "halves of the batch that take turns on the device; 2 hides the round trip"},
     {"scheduler.enable_prefix_caching", "enable-prefix-caching",
      &At<&Config::scheduler, &SchedulerConfig::enable_prefix_caching>, 0, 1, "", "",
-     "1: what prompts of one tenant begin with alike is computed once; answers are the same"},
+     "1: what prompts of one tenant begin with alike is computed once; answers are the same;"
+     " --no-enable-prefix-caching turns it off"},
     {"scheduler.max_num_queued_reqs", "max-num-queued-reqs",
      &At<&Config::scheduler, &SchedulerConfig::max_num_queued_reqs>, 1, 1'000'000, "", "",
      "requests that may wait; the next one gets 503"},

@@ -23,9 +23,9 @@ ChatCall Completion(int32_t length, std::string salt = "") {
 
 TEST(PrefixServingTest, AHitChangesCachedTokensAndNothingElse) {
   LiveServer cold;
-  ASSERT_TRUE(cold.StartReady()) << cold.output();
+  ASSERT_TRUE(cold.StartReady({"--no-enable-prefix-caching"})) << cold.output();
   LiveServer server;
-  ASSERT_TRUE(server.StartReady({"--enable-prefix-caching"})) << server.output();
+  ASSERT_TRUE(server.StartReady()) << server.output();
   int64_t found = 0;
   for (const int32_t length : {150, 150, 151, 300, 300, 640, 64, 65}) {
     const ChatAnswer want = Ask(cold.port(), Completion(length));
@@ -47,7 +47,7 @@ TEST(PrefixServingTest, AHitChangesCachedTokensAndNothingElse) {
 
 TEST(PrefixServingTest, SaltsShareNothing) {
   LiveServer server;
-  ASSERT_TRUE(server.StartReady({"--enable-prefix-caching"})) << server.output();
+  ASSERT_TRUE(server.StartReady()) << server.output();
   const ChatAnswer first = Ask(server.port(), Completion(200));
   EXPECT_EQ(first.cached_tokens, 0);
   const ChatAnswer salted = Ask(server.port(), Completion(200, "mine"));

@@ -123,7 +123,7 @@ TEST(ConfigTest, EveryKeyIsAFlagOfItsOwnWithHelp) {
 }
 
 TEST(ConfigTest, ASwitchStandsAloneOrAfterNo) {
-  EXPECT_EQ(Load({"model"})->config.scheduler.enable_prefix_caching, 0);
+  EXPECT_EQ(Load({"model"})->config.scheduler.enable_prefix_caching, 1);
   EXPECT_EQ(Load({"--enable-prefix-caching", "model"})->config.scheduler.enable_prefix_caching, 1);
   EXPECT_EQ(Load({"--no-enable-prefix-caching", "model"})->config.scheduler.enable_prefix_caching,
             0);

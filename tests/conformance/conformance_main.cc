@@ -113,6 +113,7 @@ class Conformance {
     return goldens->tiny() ? RunForced(*goldens, dir) : absl::OkStatus();
   }
 
+  const std::shared_ptr<kernels::Device>& device() const { return device_; }
   int passed() const { return passed_; }
   int failed() const { return failed_; }
 
@@ -212,18 +213,18 @@ int RunMain(const std::vector<std::string>& args) {
     return 64;
   }
   if (!options->tokenizer.empty()) return RunTokenizer(*options);
+  Conformance conformance(*options);
+  if (const absl::Status status = conformance.OpenDevice(); !status.ok()) {
+    std::cerr << "skein-conformance: " << status.message() << "\n";
+    return 1;
+  }
   if (!options->dump.empty() || !options->compare.empty()) {
-    const DumpOptions dump{options->backend, options->model, options->dirs};
+    const DumpOptions dump{options->backend, options->model, options->dirs, conformance.device()};
     const absl::Status status = options->dump.empty()
                                     ? CompareDump(dump, options->compare, std::cout)
                                     : WriteDump(dump, options->dump);
     if (!status.ok()) std::cerr << "skein-conformance: " << status.message() << "\n";
     return status.ok() ? 0 : 1;
-  }
-  Conformance conformance(*options);
-  if (const absl::Status status = conformance.OpenDevice(); !status.ok()) {
-    std::cerr << "skein-conformance: " << status.message() << "\n";
-    return 1;
   }
   bool ran = true;
   for (const std::string& dir : options->dirs) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +15,7 @@
 #include "protocol/base/strings.h"
 #include "tests/conformance/golden_dir.h"
 #include "tests/conformance/sequence_run.h"
+#include "tests/kernels/buffer.h"
 #include "tests/kernels/conformance.h"
 #include "worker/model/checkpoint.h"
 
@@ -36,8 +39,39 @@ void AddTrace(const std::string& prefix, const Trace& trace, Outputs& out) {
   out[prefix + ".logits"] = trace.logits;
 }
 
+// Memory that host and device reach, handed out in order and taken back as a whole when nothing is
+// in use: a call may still run when its workspace is given back.
+struct Arena {
+  std::byte* data = nullptr;
+  size_t used = 0;
+  size_t live = 0;
+};
+constexpr size_t kArenaBytes = size_t{1} << 30;
+
+Arena& TheArena() {
+  static Arena arena;
+  return arena;
+}
+
+absl::Status PutBuffersOn(kernels::Device& device) {
+  SKEIN_ASSIGN_OR_RETURN(void* const data, device.AllocateHost(kArenaBytes));
+  TheArena().data = static_cast<std::byte*>(data);
+  kernels::MemoryOfTests() = {[](size_t bytes) -> void* {
+                                Arena& arena = TheArena();
+                                const size_t begin = arena.used;
+                                arena.used += (bytes + 255) / 256 * 256;
+                                if (arena.used > kArenaBytes) std::abort();
+                                ++arena.live;
+                                return arena.data + begin;
+                              },
+                              [](void*, size_t) {
+                                if (--TheArena().live == 0) TheArena().used = 0;
+                              }};
+  return absl::OkStatus();
+}
+
 // Every operator case that the backend serves, on the same inputs everywhere. Outputs as bytes.
-absl::Status AddOperators(const std::string& backend, Outputs& out) {
+absl::Status AddOperators(const std::string& backend, kernels::Device& device, Outputs& out) {
   kernels::KernelRegistry registry;
   SKEIN_RETURN_IF_ERROR(RegisterBackends(registry));
   std::vector<kernels::Case> cases;
@@ -53,7 +87,8 @@ absl::Status AddOperators(const std::string& backend, Outputs& out) {
     if (std::find(served.begin(), served.end(), one.op) == served.end()) continue;
     const kernels::Instance instance = one.make(rows);
     if (!instance.supports(registry, backend).ok()) continue;
-    SKEIN_RETURN_IF_ERROR(instance.run(registry, backend, {}));
+    SKEIN_RETURN_IF_ERROR(instance.run(registry, backend, device.stream()));
+    SKEIN_RETURN_IF_ERROR(device.Wait());
     for (const kernels::Output& output : instance.outputs) {
       const kernels::Bytes& bytes = output.buffer->bytes();
       out[absl::StrCat(protocol::ToAbsl(kOperatorPrefix), one.name, ".", output.name)] = {
@@ -65,7 +100,8 @@ absl::Status AddOperators(const std::string& backend, Outputs& out) {
 
 absl::StatusOr<Outputs> RunAll(const DumpOptions& options) {
   Outputs out;
-  SKEIN_RETURN_IF_ERROR(AddOperators(options.backend, out));
+  if (!options.device->is_host()) SKEIN_RETURN_IF_ERROR(PutBuffersOn(*options.device));
+  SKEIN_RETURN_IF_ERROR(AddOperators(options.backend, *options.device, out));
   for (const std::string& dir : options.dirs) {
     SKEIN_ASSIGN_OR_RETURN(auto goldens, GoldenDir::Open(dir));
     size_t longest = 0;
@@ -79,6 +115,7 @@ absl::StatusOr<Outputs> RunAll(const DumpOptions& options) {
     setup.max_rows = static_cast<int>(longest) + 8;
     setup.max_model_len = setup.max_rows + 8;
     setup.rope = goldens->rope();
+    setup.device = options.device;
     SKEIN_ASSIGN_OR_RETURN(auto run, SequenceRun::Create(setup));
     for (const GoldenSequence& sequence : goldens->sequences()) {
       run->Restart();

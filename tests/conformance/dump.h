@@ -3,18 +3,21 @@
 // <dir>.<sequence>.<what>[.<layer>]. Thread: main.
 #pragma once
 
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/device.h"
 
 namespace skein::tests {
 
 struct DumpOptions {
   std::string backend;
-  std::string model;              // empty: each directory is its own checkpoint
-  std::vector<std::string> dirs;  // directories with goldens.json
+  std::string model;                        // empty: each directory is its own checkpoint
+  std::vector<std::string> dirs;            // directories with goldens.json
+  std::shared_ptr<kernels::Device> device;  // what the backend runs on
 };
 
 // Runs every sequence and writes the outputs.

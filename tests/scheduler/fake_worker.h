@@ -1,11 +1,11 @@
-// A complete small worker for scheduler tests: a cache that is a map from (block, offset) to the
-// token written there, and a model whose next token is a hash of the prefix that it reads back.
+// A complete small worker for tests of the scheduler and for the simulation: a cache that is a map
+// from (block, offset) to the token written there, and a model whose next token is a hash of the
+// prefix that it reads back.
 // Owns its slots and cache. Thread: the test's.
 // Must never: answer a plan that contradicts what it holds; it names the contradiction instead.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,20 +17,31 @@
 
 namespace skein::tests {
 
-// The token that sequential decoding chooses after `prefix`: 0 to 49.
-inline int32_t NextToken(std::span<const int32_t> prefix) {
-  uint64_t hash = 1469598103934665603ULL;
+// What the model knows of a prefix. `seed`: 0 when greedy.
+inline uint64_t HashPrefix(std::span<const int32_t> prefix, uint64_t seed = 0) {
+  uint64_t hash = 1469598103934665603ULL ^ seed;
   for (int32_t token : prefix) {
     hash = (hash ^ static_cast<uint32_t>(token)) * 1099511628211ULL;
     hash ^= hash >> 29;
   }
-  return static_cast<int32_t>(hash % 50);
+  return hash;
 }
 
-// The same under a mask, empty for none: the next token above it, around the end, that the mask
+// The token that sequential decoding chooses after `prefix`: 0 to 49.
+inline int32_t NextToken(std::span<const int32_t> prefix, uint64_t seed = 0) {
+  return static_cast<int32_t>(HashPrefix(prefix, seed) % 50);
+}
+
+// Its log-probability: -0.5 down to -1.5.
+inline float LogprobOf(std::span<const int32_t> prefix, uint64_t seed = 0) {
+  return -0.5F - static_cast<float>(HashPrefix(prefix, seed) >> 32 & 63) / 64;
+}
+
+// The token under a mask, empty for none: the next one above it, around the end, that the mask
 // allows; -1 when it allows none.
-inline int32_t NextToken(std::span<const int32_t> prefix, const std::vector<uint32_t>& mask) {
-  const int32_t wanted = NextToken(prefix);
+inline int32_t NextToken(std::span<const int32_t> prefix, const std::vector<uint32_t>& mask,
+                         uint64_t seed = 0) {
+  const int32_t wanted = NextToken(prefix, seed);
   if (mask.empty()) return wanted;
   for (int32_t i = 0; i < 50; ++i) {
     const auto token = static_cast<uint32_t>((wanted + i) % 50);
@@ -44,9 +55,11 @@ class FakeWorker {
   // Forgets everything: a new epoch.
   void Restart(const protocol::CacheGeometry& geometry) {
     geometry_ = geometry;
-    slots_.clear();
-    cache_.clear();
+    slots_.assign(size_t{geometry.num_slots} + geometry.num_checkpoints, Slot());
+    cache_.assign(size_t{geometry.num_blocks} * geometry.block_tokens, Cell());
   }
+  // Of `one_in` drafts one is wrong; 1: all are.
+  void SetWrongDrafts(uint32_t one_in) { wrong_drafts_ = one_in; }
 
   // The result of a plan. `defect()` says what was wrong with it, if anything was.
   protocol::StepResult Run(const protocol::StepPlan& plan) {
@@ -58,6 +71,16 @@ class FakeWorker {
     result.lane = plan.lane;
     size_t rows = 0;
     size_t drafted = 0;
+    // As a real worker does it: copies begin slots, then slots leave copies, then rows are
+    // computed.
+    for (const protocol::SequenceStep& step : plan.sequences) {
+      if (step.slot.value() >= geometry_.num_slots) Note("a slot is out of range");
+      if (!defect_.empty()) return result;
+      if (step.fresh_slot) Open(step, slots_[step.slot.value()]);
+    }
+    for (const protocol::SequenceStep& step : plan.sequences) {
+      if (step.save_to) Save(slots_[step.slot.value()], *step.save_to);
+    }
     for (const protocol::SequenceStep& step : plan.sequences) {
       rows += step.tokens.size() + step.draft_depth + step.provided_drafts.size();
       drafted += step.draft_depth > 0 ? 1 : 0;
@@ -96,9 +119,6 @@ class FakeWorker {
   }
 
   protocol::VerificationSummary RunSequence(const protocol::SequenceStep& step) {
-    if (step.slot.value() >= geometry_.num_slots) Note("a slot is out of range");
-    if (step.save_to) Save(slots_[step.slot.value()], *step.save_to);
-    if (step.fresh_slot) Open(step, slots_[step.slot.value()]);
     Slot& slot = slots_[step.slot.value()];
     if (slot.sequence != step.sequence) Note("a slot holds another sequence");
     if (step.first_position > slot.length || step.first_position + slot.num_drafts < slot.length) {
@@ -109,7 +129,10 @@ class FakeWorker {
     if (slot.blocks.size() != step.table_size_before) Note("the block tables differ");
     if (step.tokens.empty()) Note("a sequence has no tokens");
     for (protocol::BlockId block : step.new_blocks) {
-      if (block.value() >= geometry_.num_blocks) Note("a block is out of range");
+      if (block.value() >= geometry_.num_blocks) {
+        Note("a block is out of range");
+        return {};
+      }
       slot.blocks.push_back(block.value());
     }
     for (int32_t token : step.tokens) Write(slot, token);
@@ -119,7 +142,7 @@ class FakeWorker {
     if (!step.masks.empty() && (step.masks.size() != samples || step.draft_depth > 0)) {
       Note("the masks are not those of the sampled rows");
     }
-    if (step.sample) summary.rows.push_back(Sample(slot, MaskOf(step, 0)));
+    if (step.sample) summary.rows.push_back(Sample(step, slot, MaskOf(step, 0)));
     slot.num_drafts = 0;
     if (step.draft_depth > 0) Draft(step, slot, summary);
     if (!step.provided_drafts.empty()) Verify(step, slot, summary);
@@ -138,19 +161,19 @@ class FakeWorker {
     for (size_t i = 0; i < step.provided_drafts.size(); ++i) {
       SetDraft(step.provided_drafts[i], summary.rows.back());
       Write(slot, step.provided_drafts[i]);
-      summary.rows.push_back(Sample(slot, MaskOf(step, i + 1)));
+      summary.rows.push_back(Sample(step, slot, MaskOf(step, i + 1)));
     }
     slot.num_drafts = static_cast<uint32_t>(step.provided_drafts.size());
   }
 
   static void SetDraft(int32_t token, protocol::RowSummary& row) {
     row.draft_token = token;
-    row.draft_logprob = -0.5F;
+    row.draft_logprob = row.plain_logprob;
     row.confidence = 0.5F;
     row.draft_probability = 1;
     row.target_probability = token == row.plain_token ? 1.0F : 0.0F;
     row.recovered_token = row.plain_token;
-    row.recovered_logprob = -0.5F;
+    row.recovered_logprob = row.plain_logprob;
   }
 
   // Drafts that are mostly right, and sometimes fewer than were asked for.
@@ -163,10 +186,10 @@ class FakeWorker {
     const uint32_t depth = clock_ * 13 % 7 == 0 ? step.draft_depth / 2 : step.draft_depth;
     for (uint32_t i = 0; i < depth; ++i) {
       protocol::RowSummary& row = summary.rows.back();
-      const bool right = (clock_ + i * 5 + slot.length) % 4 != 0;
+      const bool right = (clock_ + i * 5 + slot.length) % wrong_drafts_ != 0;
       SetDraft(right ? row.plain_token : (row.plain_token + 1) % 50, row);
       Write(slot, row.draft_token);
-      summary.rows.push_back(Sample(slot, {}));
+      summary.rows.push_back(Sample(step, slot, {}));
     }
     slot.num_drafts = depth;
   }
@@ -174,7 +197,7 @@ class FakeWorker {
   void Save(const Slot& slot, protocol::SlotId to) {
     const uint32_t id = to.value();
     if (id < geometry_.num_slots || id >= geometry_.num_slots + geometry_.num_checkpoints) {
-      Note("a checkpoint is out of range");
+      return Note("a checkpoint is out of range");
     }
     if (slot.length < slot.exact_from) Note("a checkpoint of incomplete state is taken");
     slots_[id] = slot;
@@ -185,10 +208,11 @@ class FakeWorker {
     slot.state.assign(step.first_position, -1);
     if (step.shared_length % geometry_.block_tokens != 0) Note("a part of a block is shared");
     if (step.restore_from) {
+      if (step.restore_from->value() >= slots_.size()) return Note("there is no such checkpoint");
       const Slot& saved = slots_[step.restore_from->value()];
       if (saved.length < step.first_position ||
           saved.length - step.first_position > geometry_.max_draft_tokens) {
-        Note("a checkpoint is of another position");
+        return Note("a checkpoint is of another position");
       }
       slot.state.assign(saved.state.begin(), saved.state.begin() + step.first_position);
     } else if (step.first_position > 0) {
@@ -207,19 +231,25 @@ class FakeWorker {
     }
     slot.state.push_back(token);
     if (slot.length < slot.shared) {
-      const Cell& cell = cache_[{slot.blocks[index], slot.length++ % geometry_.block_tokens}];
+      const Cell& cell = At(slot, slot.length++);
       if (cell.token != token) Note("a shared block has other tokens");
       return;
     }
-    cache_[{slot.blocks[index], slot.length++ % geometry_.block_tokens}] = {slot.sequence.value(),
-                                                                            token};
+    At(slot, slot.length++) = {slot.sequence.value(), token};
   }
 
-  protocol::RowSummary Sample(const Slot& slot, const std::vector<uint32_t>& mask) {
-    std::vector<int32_t> prefix;
+  Cell& At(const Slot& slot, uint32_t position) {
+    const size_t block = slot.blocks[position / geometry_.block_tokens];
+    return cache_[block * geometry_.block_tokens + position % geometry_.block_tokens];
+  }
+
+  protocol::RowSummary Sample(const protocol::SequenceStep& step, const Slot& slot,
+                              const std::vector<uint32_t>& mask) {
+    std::vector<int32_t>& prefix = prefix_;
+    prefix.clear();
     for (uint32_t at = 0; at < slot.length; ++at) {
-      const Cell cell =
-          cache_[{slot.blocks[at / geometry_.block_tokens], at % geometry_.block_tokens}];
+      if (at / geometry_.block_tokens >= slot.blocks.size()) break;  // noted by Write
+      const Cell& cell = At(slot, at);
       if (at >= slot.shared && cell.sequence != slot.sequence.value()) {
         Note("a block was overwritten");
       }
@@ -232,15 +262,21 @@ class FakeWorker {
     if (slot.length < slot.exact_from) Note("a row with incomplete state is sampled");
     protocol::RowSummary row;
     row.position = slot.length;
-    row.plain_token = row.argmax_token = NextToken(prefix, mask);
+    const bool greedy = step.sampling.temperature < protocol::kGreedyTemperature;
+    const uint64_t seed = greedy ? 0 : step.sampling.seed;
+    row.argmax_token = NextToken(prefix, mask);
+    row.argmax_logprob = LogprobOf(prefix);
+    row.plain_token = NextToken(prefix, mask, seed);
+    row.plain_logprob = LogprobOf(prefix, seed);
     if (row.plain_token < 0) row.flags = protocol::kRowAllMasked;
-    row.plain_logprob = row.argmax_logprob = -0.5F;
     return row;
   }
 
   protocol::CacheGeometry geometry_;
-  std::map<uint32_t, Slot> slots_;
-  std::map<std::pair<uint32_t, uint32_t>, Cell> cache_;
+  std::vector<Slot> slots_;  // and checkpoints
+  std::vector<Cell> cache_;  // by block and offset
+  std::vector<int32_t> prefix_;
+  uint32_t wrong_drafts_ = 4;
   std::string defect_;
   uint64_t clock_ = 0;  // plans run
 };
@@ -257,10 +293,10 @@ inline protocol::StopConditions StopAt(int32_t max_tokens, int32_t min_tokens = 
 // What sequential decoding of one sequence generates.
 inline std::vector<int32_t> DecodeAlone(std::vector<int32_t> prompt,
                                         const protocol::StopConditions& stop,
-                                        uint32_t max_model_len) {
+                                        uint32_t max_model_len, uint64_t seed = 0) {
   std::vector<int32_t> out;
   while (true) {
-    const int32_t token = NextToken(prompt);
+    const int32_t token = NextToken(prompt, seed);
     prompt.push_back(token);
     out.push_back(token);
     const auto count = static_cast<int32_t>(out.size());

@@ -1,0 +1,60 @@
+#include "tests/sim/oracles.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/audit.h"
+#include "scheduler/invariants.h"
+
+namespace skein::tests {
+
+void Oracles::Violate(int oracle, std::string what) {
+  if (what_.empty()) what_ = absl::StrCat("oracle ", oracle, ": ", what);
+}
+
+void Oracles::CheckScheduler(const scheduler::ClusterScheduler& scheduler) {
+  if (const absl::Status status = scheduler::CheckInvariants(scheduler); !status.ok()) {
+    Violate(3, std::string(status.message()));
+  }
+  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
+    const scheduler::GroupScheduler& group = scheduler.group(protocol::GroupId(i));
+    const scheduler::AuditFindings found = scheduler::AuditBlocks(group);
+    if (!(found == scheduler::AuditFindings{}) || !scheduler::SumsAgree(group)) {
+      Violate(3, absl::StrCat("the audit of group ", i, " finds ", found.leaks, " leaks, ",
+                              found.double_frees, " double frees"));
+    }
+  }
+}
+
+void Oracles::CheckDoor(const coordinator::FrontDoorQueue& door,
+                        const coordinator::FrontDoorLimits& limits) {
+  // The bound in tokens holds for all but one request.
+  if (door.waiting_requests() > limits.queued_requests_max) {
+    Violate(5, absl::StrCat(door.waiting_requests(), " requests wait, at most ",
+                            limits.queued_requests_max, " may"));
+  }
+}
+
+void Oracles::CheckIdle(const scheduler::ClusterScheduler& scheduler,
+                        const coordinator::FrontDoorQueue& door) {
+  if (!scheduler.empty() || scheduler.num_queued() > 0 || scheduler.num_running() > 0) {
+    Violate(7, absl::StrCat(scheduler.sequences().size(), " sequences are left"));
+  }
+  if (door.waiting_requests() != 0 || door.waiting_tokens() != 0) {
+    Violate(7, absl::StrCat("the front door counts ", door.waiting_requests(), " requests and ",
+                            door.waiting_tokens(), " tokens that nobody waits with"));
+  }
+  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
+    const scheduler::GroupScheduler& group = scheduler.group(protocol::GroupId(i));
+    if (!group.has_epoch()) continue;
+    if (group.num_free_blocks() != group.block_pool()->num_blocks() ||
+        group.num_free_slots() != group.geometry().num_slots || group.outstanding_tokens() != 0) {
+      Violate(7, absl::StrCat("group ", i, " is idle and has ", group.num_free_blocks(), " of ",
+                              group.block_pool()->num_blocks(), " blocks, ", group.num_free_slots(),
+                              " of ", group.geometry().num_slots, " slots, ",
+                              group.outstanding_tokens(), " outstanding tokens"));
+    }
+  }
+}
+
+}  // namespace skein::tests

@@ -1,0 +1,347 @@
+#include "tests/sim/sim_cluster.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "protocol/base/log.h"
+
+namespace skein::tests {
+
+using coordinator::FinishReason;
+using coordinator::OperatorCommand;
+
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(200);
+
+// Tells a process that something was left for it.
+class ProcessWaker final : public protocol::Waker {
+ public:
+  explicit ProcessWaker(std::weak_ptr<SimProcess> process) : process_(std::move(process)) {}
+  void Wake() override {
+    if (const auto process = process_.lock()) process->Wake();
+  }
+
+ private:
+  const std::weak_ptr<SimProcess> process_;
+};
+
+// Metrics are written and never read by what runs, and expensive to declare: all runs share them.
+coordinator::CoordinatorMetrics& MetricsOf(uint32_t groups) {
+  struct Declared {
+    explicit Declared(uint32_t groups) : metrics(registry, groups, 5) {}
+    protocol::MetricsRegistry registry{{}};
+    coordinator::CoordinatorMetrics metrics;
+  };
+  static auto* declared = new std::map<uint32_t, std::unique_ptr<Declared>>();
+  std::unique_ptr<Declared>& found = (*declared)[groups];
+  if (found == nullptr) found = std::make_unique<Declared>(groups);
+  return found->metrics;
+}
+
+std::chrono::steady_clock::time_point ToSteady(absl::Time time) {
+  return std::chrono::steady_clock::time_point(absl::ToChronoNanoseconds(time - absl::UnixEpoch()));
+}
+
+protocol::ActorId ActorOf(size_t node) {
+  return {protocol::NodeId(static_cast<uint32_t>(node) + 1), 0};
+}
+
+}  // namespace
+
+SimCluster::SimCluster(uint64_t seed, const SimConfig& config)
+    : config_(config),
+      system_(seed),
+      random_(system_.random().Fork()),
+      workload_(config_, system_.random().Fork()),
+      network_(system_, config.network),
+      nodes_(config.workers.size()),
+      devices_(config.workers) {}
+
+SimCluster::~SimCluster() {
+  if (coordinator_.process != nullptr) coordinator_.process->Kill();
+  for (Node& node : nodes_) {
+    if (node.process != nullptr) node.process->Kill();
+  }
+}
+
+// ---- processes
+
+void SimCluster::StartCoordinator() {
+  coordinator_.drained = false;
+  coordinator_.process =
+      std::make_shared<SimProcess>(system_, [this](const absl::Status&) { EndCoordinator(); });
+  const std::shared_ptr<SimProcess> process = coordinator_.process;
+  coordinator_.waker = std::make_unique<ProcessWaker>(process);
+  coordinator_.door = std::make_unique<coordinator::FrontDoorQueue>(
+      config_.door, *coordinator_.waker, [this] { return ToSteady(system_.Now()); });
+  coordinator_.operators = std::make_unique<coordinator::OperatorQueue>(*coordinator_.waker);
+  process->SetAfterRound([this] { AfterControlRound(); });
+  protocol::ActorSystemOptions options;
+  options.self = protocol::kCoordinatorActor;
+  options.term = protocol::Term(++term_);
+  options.beat_interval = config_.beat;
+  options.lease = config_.lease;
+  coordinator::ControlOptions control;
+  control.limits = config_.limits;
+  control.num_groups = config_.num_groups;
+  control.term = options.term;
+  control.queued_tokens_max = config_.door.queued_tokens_max;
+  control.lease = config_.lease;
+  control.shutdown_timeout = config_.shutdown_timeout;
+  control.rollout = config_.rollout;
+  control.cache_secret = term_;
+  process->Start(options, std::make_unique<SimTransport>(network_, options.self, process),
+                 [&](protocol::Waker&) {
+                   auto loop = std::make_unique<coordinator::ControlLoop>(
+                       control, *coordinator_.door, MetricsOf(config_.num_groups),
+                       coordinator_.drained, coordinator_.operators.get());
+                   coordinator_.loop = loop.get();
+                   return loop;
+                 });
+}
+
+// The process is gone; its clients see their connections close.
+void SimCluster::EndCoordinator() {
+  coordinator_.process->Kill();
+  coordinator_.loop = nullptr;
+  for (const auto& client : clients_) {
+    if (!client->over()) client->Lose();
+  }
+  system_.After(random_.Between(absl::Milliseconds(20), absl::Seconds(3)),
+                [this] { StartCoordinator(); });
+}
+
+void SimCluster::StartWorker(size_t index) {
+  Node& node = nodes_[index];
+  node.process = std::make_shared<SimProcess>(
+      system_, [this, index](const absl::Status& reason) { OnWorkerExit(index, reason); });
+  const std::shared_ptr<SimProcess> process = node.process;
+  const protocol::Incarnation incarnation(++node.incarnation);
+  if (node.running.dies_at_start && !healed_) {
+    system_.After(absl::Milliseconds(50), [this, index, incarnation] {
+      if (nodes_[index].incarnation == incarnation.value()) {
+        EndWorker(index, protocol::PredecessorEnd::kOwn);
+      }
+    });
+    return;
+  }
+  worker::WorkerActorOptions actor;
+  actor.registration.build = node.running.name;
+  actor.registration.backend = actor.registration.numerics = "simulated";
+  actor.registration.model = "simulated";
+  actor.registration.incarnation = incarnation;
+  actor.registration.geometry = config_.workers[index].geometry;
+  actor.registration.predecessor_end = node.end;
+  actor.beat = config_.beat;
+  actor.coordinator_wait = config_.coordinator_wait;
+  actor.on_group_formed = [this, index] { nodes_[index].failed_starts = 0; };
+  protocol::ActorSystemOptions options;
+  options.self = ActorOf(index);
+  options.incarnation = incarnation;
+  options.beat_interval = config_.beat;
+  options.lease = config_.lease;
+  DeviceEvents events;
+  events.on_violation = [this](int oracle, std::string what) {
+    oracles_.Violate(oracle, std::move(what));
+  };
+  events.on_death = [this, index](const std::string&) {
+    EndWorker(index, protocol::PredecessorEnd::kOwn);
+  };
+  DeviceOptions device = devices_[index];
+  device.wrong_model = node.running.wrong_model;
+  process->Start(options, std::make_unique<SimTransport>(network_, options.self, process),
+                 [&](protocol::Waker& waker) {
+                   return std::make_unique<worker::WorkerActor>(
+                       std::move(actor),
+                       std::make_unique<SimStepRunner>(system_, device, std::move(events), waker));
+                 });
+}
+
+// The process ended, or is killed now; its supervisor starts it again.
+void SimCluster::EndWorker(size_t index, protocol::PredecessorEnd end) {
+  Node& node = nodes_[index];
+  if (node.process == nullptr) return;
+  node.process->Kill();
+  node.process.reset();
+  node.end = end;
+  ++worker_ends_;
+  if (end == protocol::PredecessorEnd::kOrdered && node.installed) {
+    node.before = std::exchange(node.running, *std::exchange(node.installed, std::nullopt));
+    node.failed_starts = 0;
+  } else if (end == protocol::PredecessorEnd::kOwn && ++node.failed_starts >= 2 &&
+             node.running.dies_at_start) {
+    node.running = node.before;
+  }
+  system_.After(random_.Between(absl::Milliseconds(50), absl::Seconds(2)),
+                [this, index] { StartWorker(index); });
+}
+
+// As JudgeEnd has it: the codes of a refusal and of its own failures are its own doing.
+void SimCluster::OnWorkerExit(size_t index, const absl::Status& reason) {
+  if (reason.ok()) return EndWorker(index, protocol::PredecessorEnd::kOrdered);
+  if (absl::IsFailedPrecondition(reason)) {
+    nodes_[index].running = nodes_[index].before;
+    return EndWorker(index, protocol::PredecessorEnd::kOwn);
+  }
+  if (!absl::IsUnavailable(reason)) {
+    oracles_.Violate(6, absl::StrCat("worker ", index + 1, " gave up: ", reason.message()));
+  }
+  EndWorker(index, protocol::PredecessorEnd::kOutside);
+}
+
+void SimCluster::AfterControlRound() {
+  if (coordinator_.loop == nullptr) return;
+  oracles_.CheckScheduler(coordinator_.loop->scheduler());
+  oracles_.CheckDoor(*coordinator_.door, config_.door);
+}
+
+// ---- clients and operators
+
+bool SimCluster::HasCause(const SimClient& client, const absl::Status& error) const {
+  const ClientRequest& request = client.request();
+  switch (error.code()) {
+    case absl::StatusCode::kCancelled:
+      return client.cancelled();
+    case absl::StatusCode::kDeadlineExceeded:
+      return request.submit.deadline && *request.submit.deadline < ToSteady(system_.Now());
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kResourceExhausted:
+      return !request.fits;
+    case absl::StatusCode::kUnavailable:  // the drain's deadline, or too many deaths beside others
+      return coordinator_.door->draining() || (worker_ends_ > scheduler::kCountedReplaysMax &&
+                                               (config_.own_deaths() || config_.poison_one_in > 0));
+    case absl::StatusCode::kAborted:
+      return request.poison || config_.own_deaths();
+    case absl::StatusCode::kInternal:
+      return request.failing || config_.failed_steps();
+    default:
+      return false;
+  }
+}
+
+void SimCluster::Submit(ClientRequest request) {
+  if (coordinator_.loop == nullptr) {
+    ++refused_;
+    return;
+  }
+  request.submit.arrival = ToSteady(system_.Now());
+  if (random_.OneIn(config_.deadline_one_in)) {
+    request.submit.deadline =
+        ToSteady(system_.Now() + random_.Between(absl::Milliseconds(10), absl::Seconds(4)));
+  }
+  auto client = std::make_shared<SimClient>(
+      std::move(request), oracles_,
+      [this](const SimClient& of, const absl::Status& error) { return HasCause(of, error); });
+  const absl::Status status = coordinator_.door->TrySubmit(client->Submit(client));
+  system_.Trace(static_cast<uint64_t>(status.code()));
+  if (!status.ok()) {
+    ++refused_;
+    if (absl::IsInvalidArgument(status) ||
+        (absl::IsAborted(status) && !client->request().poison && !config_.own_deaths())) {
+      oracles_.Violate(2, absl::StrCat("the front door refuses: ", status.message()));
+    }
+    return;
+  }
+  clients_.push_back(client);
+  if (!healed_ && random_.OneIn(config_.cancel_one_in)) {
+    system_.After(random_.Between(absl::ZeroDuration(), absl::Seconds(2)),
+                  [this, client, door = coordinator_.door.get()] {
+                    if (client->over() || coordinator_.loop == nullptr) return;
+                    client->SetCancelled();
+                    coordinator_.door->Cancel({client->request().submit.id});
+                  });
+  }
+}
+
+void SimCluster::Ask(OperatorCommand command) {
+  if (coordinator_.loop == nullptr) return;
+  command.actor = "simulation";
+  command.reply = [this](coordinator::OperatorAnswer answer) {
+    status_ = std::move(answer.cluster);
+  };
+  const absl::Status pushed = coordinator_.operators->TryPush(std::move(command));
+  if (!pushed.ok()) oracles_.Violate(5, std::string(pushed.message()));
+}
+
+// ---- the end of the run
+
+void SimCluster::Heal() {
+  healed_ = true;
+  network_.Heal();
+  size_t tokens = 1;
+  for (const auto& client : clients_) {
+    tokens += client->request().submit.prompt_ids.size() + client->request().answer.size();
+  }
+  absl::Duration step = absl::Milliseconds(1);
+  for (DeviceOptions& device : devices_) {
+    step = std::max(step, device.step_max * 20);
+    device.slow_one_in = device.fail_one_in = device.hang_one_in = device.death_one_in = 0;
+  }
+  // What is held for a verdict waits for a minute; a rollout goes through all its timeouts.
+  deadline_ = system_.Now() + absl::Seconds(400) + static_cast<int64_t>(tokens) * step;
+  Settle();
+}
+
+// No rollout is under way, nothing is drained, no group was left out.
+bool SimCluster::Repaired() { return true; }
+
+void SimCluster::Settle() {
+  if (system_.Now() > deadline_) {
+    size_t open = 0;
+    for (const auto& client : clients_) open += client->over() ? 0 : 1;
+    oracles_.Violate(7, absl::StrCat(open, " requests have not ended, the cluster is ",
+                                     coordinator_.loop == nullptr ? "gone"
+                                     : coordinator_.door->ready() ? "ready"
+                                                                  : "not ready"));
+    return;
+  }
+  system_.After(kPoll, [this] { Settle(); });
+  if (!Repaired() || coordinator_.loop == nullptr) return;
+  const bool open = std::any_of(clients_.begin(), clients_.end(),
+                                [](const auto& client) { return !client->over(); });
+  if (open) return;
+  if (canary_ != nullptr && canary_->finish() == FinishReason::kLength) return CheckEnd();
+  if (!coordinator_.door->ready()) return;
+  // Ready means that a generation succeeds now.
+  const size_t before = clients_.size();
+  Submit(workload_.DrawCanary());
+  if (clients_.size() > before) canary_ = clients_.back();
+}
+
+void SimCluster::CheckEnd() {
+  done_ = true;
+  oracles_.CheckIdle(coordinator_.loop->scheduler(), *coordinator_.door);
+}
+
+SimOutcome SimCluster::Run() {
+  const absl::Time begin = system_.Now();
+  StartCoordinator();
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    system_.After(random_.Between(absl::ZeroDuration(), absl::Seconds(1)),
+                  [this, i] { StartWorker(i); });
+  }
+  for (uint32_t i = 0; i < config_.num_requests; ++i) SubmitNext();
+  ScheduleFaults();
+  system_.At(begin + config_.horizon, [this] { Heal(); });
+  while (!done_ && oracles_.ok() && system_.Step()) {
+  }
+  SimOutcome outcome;
+  outcome.violation = oracles_.what();
+  outcome.trace = system_.trace();
+  outcome.events = system_.num_events();
+  outcome.lasted = system_.Now() - begin;
+  outcome.refused = refused_;
+  for (const auto& client : clients_) {
+    const bool answered =
+        client->finish() == FinishReason::kStop || client->finish() == FinishReason::kLength;
+    outcome.answered += answered ? 1 : 0;
+    outcome.failed += client->finish() == FinishReason::kError ? 1 : 0;
+  }
+  outcome.marks = marks_;
+  return outcome;
+}
+
+}  // namespace skein::tests

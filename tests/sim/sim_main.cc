@@ -1,0 +1,172 @@
+// skein-sim: the production cluster under virtual time. Runs seeds, prints figures, and for a seed
+// with a violation the command that repeats it.
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "protocol/base/log.h"
+#include "tests/sim/sim_cluster.h"
+
+namespace skein::tests {
+namespace {
+
+constexpr std::string_view kHelp =
+    "usage: skein-sim [--seeds=N] [--first-seed=N] [--repeat=N] [--no-faults] [--verbose]\n"
+    "       skein-sim --seed=N [--no-faults] [--verbose]\n"
+    "  --seeds=N       seeds to run; 1000\n"
+    "  --first-seed=N  the first of them; 1\n"
+    "  --seed=N        this one alone, with its log\n"
+    "  --repeat=N      of the seeds, the first N run twice and must be the same; 20\n"
+    "  --no-faults     nothing goes wrong\n"
+    "Exit codes: 0 no violation and all marks reached, 1 otherwise, 64 usage.\n";
+
+struct Options {
+  uint64_t first = 1;
+  uint64_t seeds = 1000;
+  uint64_t repeat = 20;
+  bool faults = true;
+  bool alone = false;
+};
+
+struct Totals {
+  uint64_t violations = 0;
+  uint64_t different = 0;  // seeds whose second run was another
+  uint64_t events = 0;
+  uint64_t answered = 0, refused = 0, failed = 0;
+  absl::Duration lasted;
+  uint64_t trace = 0;
+  Marks marks;
+};
+
+// For what ends the program in the middle of a run.
+char reproduction[128];
+
+void OnAbort(int) {
+  const size_t length = std::strlen(reproduction);
+  const auto written = ::fwrite(reproduction, 1, length, stderr);
+  std::_Exit(written == length ? 1 : 2);
+}
+
+std::string Reproduction(uint64_t seed, bool faults) {
+  return absl::StrCat("repeat it with: skein-sim --seed=", seed, faults ? "" : " --no-faults",
+                      "\n");
+}
+
+SimOutcome RunSeed(uint64_t seed, bool faults) {
+  const std::string command =
+      absl::StrCat("violation in seed ", seed, ": the program ended; ", Reproduction(seed, faults));
+  std::snprintf(reproduction, sizeof reproduction, "%s", command.c_str());
+  SimRandom random(seed);
+  const SimConfig config = DrawConfig(random, faults);
+  return SimCluster(random.Next(), config).Run();
+}
+
+void RunOne(uint64_t seed, const Options& options, bool twice, Totals& totals) {
+  const SimOutcome outcome = RunSeed(seed, options.faults);
+  if (!outcome.violation.empty()) {
+    ++totals.violations;
+    std::fprintf(stderr, "violation in seed %llu: %s; %s", static_cast<unsigned long long>(seed),
+                 outcome.violation.c_str(), Reproduction(seed, options.faults).c_str());
+  }
+  if (twice && RunSeed(seed, options.faults).trace != outcome.trace) {
+    ++totals.different;
+    std::fprintf(stderr, "seed %llu is not the same twice\n",
+                 static_cast<unsigned long long>(seed));
+  }
+  totals.events += outcome.events;
+  totals.answered += outcome.answered;
+  totals.refused += outcome.refused;
+  totals.failed += outcome.failed;
+  totals.lasted += outcome.lasted;
+  totals.trace = totals.trace * 31 + outcome.trace;
+  totals.marks.Add(outcome.marks);
+}
+
+int Report(const Options& options, const Totals& totals, double seconds) {
+  size_t reached = 0;
+  for (size_t i = 0; i < kNumMarks; ++i) {
+    reached += totals.marks.count(i) > 0 ? 1 : 0;
+    if (options.alone || totals.marks.count(i) > 0) continue;
+    std::fprintf(stderr, "never reached: %s\n", std::string(NameOf(static_cast<Mark>(i))).c_str());
+  }
+  std::printf(
+      "seeds=%llu violations=%llu different=%llu marks=%zu/%zu events=%llu answered=%llu "
+      "refused=%llu failed=%llu virtual_s=%.0f cpu_s=%.1f realtime=%.0fx trace=%016llx\n",
+      static_cast<unsigned long long>(options.seeds),
+      static_cast<unsigned long long>(totals.violations),
+      static_cast<unsigned long long>(totals.different), reached, kNumMarks,
+      static_cast<unsigned long long>(totals.events),
+      static_cast<unsigned long long>(totals.answered),
+      static_cast<unsigned long long>(totals.refused),
+      static_cast<unsigned long long>(totals.failed), absl::ToDoubleSeconds(totals.lasted), seconds,
+      absl::ToDoubleSeconds(totals.lasted) / std::max(seconds, 1e-9),
+      static_cast<unsigned long long>(totals.trace));
+  const bool all = options.alone || !options.faults || reached == kNumMarks;
+  return totals.violations == 0 && totals.different == 0 && all ? 0 : 1;
+}
+
+bool ParseNumber(std::string_view text, uint64_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+std::optional<Options> Parse(int argc, char** argv) {
+  Options options;
+  protocol::LogOptions log;
+  log.level = protocol::LogLevel::kOff;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    const std::string_view value = flag.substr(std::min(flag.find('=') + 1, flag.size()));
+    bool good = true;
+    if (flag.starts_with("--seeds=")) {
+      good = ParseNumber(value, options.seeds);
+    } else if (flag.starts_with("--first-seed=")) {
+      good = ParseNumber(value, options.first);
+    } else if (flag.starts_with("--repeat=")) {
+      good = ParseNumber(value, options.repeat);
+    } else if (flag.starts_with("--seed=")) {
+      good = ParseNumber(value, options.first);
+      options.seeds = 1;
+      options.alone = true;
+    } else if (flag == "--no-faults") {
+      options.faults = false;
+    } else if (flag == "--verbose") {
+      log.level = protocol::LogLevel::kDebug;
+    } else {
+      good = false;
+    }
+    if (!good) return std::nullopt;
+  }
+  protocol::InstallLog(log);
+  return options;
+}
+
+int Run(int argc, char** argv) {
+  const std::optional<Options> options = Parse(argc, argv);
+  if (!options) {
+    std::fwrite(kHelp.data(), 1, kHelp.size(), stderr);
+    return 64;
+  }
+  std::signal(SIGABRT, &OnAbort);
+  Totals totals;
+  const std::clock_t begin = std::clock();
+  for (uint64_t i = 0; i < options->seeds; ++i) {
+    RunOne(options->first + i, *options, i < options->repeat, totals);
+  }
+  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  return Report(*options, totals, seconds);
+}
+
+}  // namespace
+}  // namespace skein::tests
+
+int main(int argc, char** argv) { return skein::tests::Run(argc, argv); }

@@ -227,7 +227,7 @@ void ControlLoop::OnMessage(Context& context, Envelope envelope) {
 }
 
 void ControlLoop::EndEpoch(const WorkerGroup& group, scheduler::AbortCause abort,
-                           std::string_view cause, std::string_view reason) {
+                           std::string_view cause, std::string_view reason, uint32_t failed_lane) {
   const protocol::GroupId id = group.group;
   const uint32_t node = group.ranks.front().worker.node.value();
   workers_.Dissolve(id);
@@ -235,7 +235,7 @@ void ControlLoop::EndEpoch(const WorkerGroup& group, scheduler::AbortCause abort
   if (!scheduler_.has_epoch(id)) return;
   SKEIN_LOG(kWarn, "epoch ended").Field("group", id).Field("cause", cause).Field("reason", reason);
   metrics_.epoch_changes.At({cause}).Increment();
-  DeliverEnds(scheduler_.AbortInflight(id, abort, node));
+  DeliverEnds(scheduler_.AbortInflight(id, abort, node, failed_lane));
 }
 
 void ControlLoop::SettleDeath(protocol::ActorId worker, bool own) {
@@ -331,7 +331,7 @@ void ControlLoop::LearnCapacity() {
 // can be trusted.
 void ControlLoop::FailStep(Context& context, const StepResult& result) {
   const WorkerGroup group = *workers_.group(result.group);
-  EndEpoch(group, scheduler::AbortCause::kStepFailed, "step_failed", result.message);
+  EndEpoch(group, scheduler::AbortCause::kStepFailed, "step_failed", result.message, result.lane);
   UpdateReadiness(context.Now());
   for (const GroupRank& rank : group.ranks) {
     const absl::Status sent = context.Send(
@@ -352,7 +352,7 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
   if (!committed.ok()) {
     SKEIN_LOG(kError, "result refused").Field("reason", protocol::StatusText(committed));
     EndEpoch(*workers_.group(result.group), scheduler::AbortCause::kStepFailed, "step_failed",
-             protocol::StatusText(committed));
+             protocol::StatusText(committed), result.lane);
     UpdateReadiness(now);
     FormGroups(context);
     return;

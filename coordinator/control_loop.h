@@ -69,7 +69,7 @@ class ControlLoop final : public protocol::Actor {
   void FormGroups(protocol::Context& context);
   bool SendForm(protocol::Context& context, const WorkerGroup& group);
   void EndEpoch(const WorkerGroup& group, scheduler::AbortCause abort, std::string_view cause,
-                std::string_view reason);
+                std::string_view reason, uint32_t failed_lane = scheduler::kAnyLane);
   void LoseWorker(protocol::Context& context, protocol::ActorId worker, std::string_view reason);
   void SettleDeath(protocol::ActorId worker, bool own);
   void SettleForgotten(absl::Time now);

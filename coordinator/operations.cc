@@ -169,10 +169,12 @@ void ClusterOperations::Act(Context& context, const RolloutAction& action) {
   const GroupId group(action.group);
   switch (action.step) {
     case RolloutStep::kCordon:
+      parts_.workers.Reserve(group);
       return parts_.scheduler.Cordon(group);
     case RolloutStep::kEvict:
       return parts_.scheduler.Evict(group);
     case RolloutStep::kUncordon:
+      parts_.workers.Release(group);
       // What an operator drained meanwhile stays drained.
       if (!drains_[action.group].asked) parts_.scheduler.Uncordon(group);
       return;

@@ -129,10 +129,24 @@ size_t WorkerTable::num_spares() const {
                     [this](const auto& at) { return Find(at.first) == nullptr; }));
 }
 
+void WorkerTable::Reserve(protocol::GroupId group) {
+  if (const auto& formed = groups_[group.value()]) {
+    reserved_[group.value()] = formed->ranks.front().worker;
+  }
+}
+
+bool WorkerTable::MayServe(protocol::ActorId worker, uint32_t group) const {
+  const auto found = reserved_.find(group);
+  if (found != reserved_.end()) return found->second == worker;
+  return std::none_of(reserved_.begin(), reserved_.end(),
+                      [worker](const auto& entry) { return entry.second == worker; });
+}
+
 std::optional<protocol::ActorId> WorkerTable::FreeWorker(uint32_t group) const {
   std::optional<protocol::ActorId> spare;
   for (const auto& [worker, known] : workers_) {
-    if (Find(worker) != nullptr) continue;
+    if (Find(worker) != nullptr || !MayServe(worker, group)) continue;
+    if (reserved_.contains(group)) return worker;
     const uint32_t home = HomeOf(worker, num_groups());
     if (home == group) return worker;
     // It waits for its own group before it serves another.

@@ -56,6 +56,10 @@ class WorkerTable {
   // worker is free. Worker n, counted from 1, serves group n - 1, or as a spare any group whose own
   // worker is not there.
   const WorkerGroup* Form();
+  // The group waits for its present worker, or for a later process of it, and for no other, which
+  // serves no other group: it is replaced, and nobody knows yet whether the new one is right.
+  void Reserve(protocol::GroupId group);
+  void Release(protocol::GroupId group) { reserved_.erase(group.value()); }
   // The epoch is over, the workers stay registered.
   void Dissolve(protocol::GroupId group) { groups_[group.value()].reset(); }
   // The worker answered. The group that is ready with it; null if it names another epoch, has
@@ -91,6 +95,7 @@ class WorkerTable {
 
  private:
   std::optional<protocol::ActorId> FreeWorker(uint32_t group) const;
+  bool MayServe(protocol::ActorId worker, uint32_t group) const;
 
   absl::Status CheckProtocol(protocol::ActorId worker, const protocol::RegisterWorker& said) const;
   absl::Status CheckIdentity(protocol::ActorId worker, const protocol::RegisterWorker& said) const;
@@ -102,6 +107,7 @@ class WorkerTable {
   std::map<protocol::ActorId, KnownWorker> workers_;
   std::map<protocol::ActorId, protocol::Incarnation> incarnations_;
   std::vector<std::optional<WorkerGroup>> groups_;
+  std::map<uint32_t, protocol::ActorId> reserved_;  // by group
 };
 
 }  // namespace skein::coordinator

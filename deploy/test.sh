@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds `dev` and runs every test that needs no GPU. On Debian 12, as
 # root or with sudo.
-#   --full   also the suite under the address and undefined behaviour sanitizers
+#   --full   also 20,000 seeds of the simulation, and the suite under the address and undefined
+#            behaviour sanitizers
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . deploy/packages.sh
@@ -43,6 +44,8 @@ gpu_tests=$(ctest --test-dir build/dev -N -L gpu | sed -n 's/^ *Test *#[0-9]*: /
 say "Tests that need a GPU, skipped where there is none: ${gpu_tests:-none in this build}"
 
 if [ "$full" = yes ]; then
+  say "Simulating 20,000 seeds"
+  build/dev/bin/skein-sim --seeds=20000
   install_missing libasan8 libubsan1
   build_preset asan
   say "Running the tests under the sanitizers"

@@ -125,8 +125,9 @@ std::vector<SequenceDelta> ClusterScheduler::StartEpoch(protocol::GroupId group,
 }
 
 std::vector<SequenceDelta> ClusterScheduler::AbortInflight(protocol::GroupId group,
-                                                           AbortCause cause, uint32_t node) {
-  std::vector<SequenceDelta> gone = groups_[group.value()]->AbortInflight(cause, node);
+                                                           AbortCause cause, uint32_t node,
+                                                           uint32_t failed) {
+  std::vector<SequenceDelta> gone = groups_[group.value()]->AbortInflight(cause, node, failed);
   Forget(gone);
   return gone;
 }
@@ -157,8 +158,7 @@ std::vector<SequenceDelta> ClusterScheduler::SettleDeath(uint32_t node, bool own
 }
 
 void ClusterScheduler::MeasureGroups() {
-  probation_group_.reset();
-  bool on_probation = false;
+  probation_free_ = true;
   for (size_t i = 0; i < groups_.size(); ++i) {
     const GroupScheduler& group = *groups_[i];
     assigned_[i].clear();
@@ -166,17 +166,26 @@ void ClusterScheduler::MeasureGroups() {
     const protocol::CacheGeometry& geometry = group.geometry();
     loads_[i].outstanding_tokens = group.outstanding_tokens();
     loads_[i].capacity_tokens = uint64_t{geometry.num_blocks} * geometry.block_tokens;
-    on_probation = on_probation || group.probation() != nullptr;
-    if (!probation_group_ && group.has_epoch() && !group.cordoned()) {
-      probation_group_ = static_cast<uint32_t>(i);
+    probation_free_ = probation_free_ && group.probation() == nullptr;
+  }
+}
+
+// The group where the sequence is on probation: the lowest that takes newcomers and can ever run
+// it.
+const GroupScheduler* ClusterScheduler::ProbationGroup(const Sequence& sequence) const {
+  for (const auto& group : groups_) {
+    if (group->has_epoch() && !group->cordoned() && group->CheckFits(sequence).ok()) {
+      return group.get();
     }
   }
-  if (on_probation) probation_group_.reset();
+  return nullptr;
 }
 
 bool ClusterScheduler::MayRun(const Sequence& sequence, const GroupScheduler& group) const {
   if (sequence.pinned) return *sequence.pinned == group.index();
-  if (sequence.suspicion.on_probation()) return probation_group_ == group.index();
+  if (sequence.suspicion.on_probation()) {
+    return probation_free_ && ProbationGroup(sequence) == &group;
+  }
   return !group.cordoned();
 }
 
@@ -214,7 +223,7 @@ void ClusterScheduler::Assign() {
     // It starts before the others of this plan, which are kept out then.
     auto& assigned = assigned_[*chosen];
     assigned.insert(probation ? assigned.begin() : assigned.end(), sequence);
-    if (probation) probation_group_.reset();
+    if (probation) probation_free_ = false;
     --rooms_[*chosen].sequences;
     rooms_[*chosen].blocks -=
         std::min(rooms_[*chosen].blocks, groups_[*chosen]->FirstBlocks(*sequence));

@@ -37,9 +37,9 @@ class ClusterScheduler {
                                         const protocol::CacheGeometry& geometry);
   // The epoch of a group is over: its running sequences return to the queue with their tokens and
   // go to whichever group has room next; cancelled ones and those whose steps failed too often are
-  // gone and reported. `node`: the worker whose loss ended it.
+  // gone and reported. `node`: the worker whose loss ended it; `failed`: the lane whose step did.
   std::vector<SequenceDelta> AbortInflight(protocol::GroupId group, AbortCause cause,
-                                           uint32_t node = 0);
+                                           uint32_t node = 0, uint32_t failed = kAnyLane);
   // It is known whether the last death of worker `node` was its own doing. Sequences that it
   // condemns are gone and reported with Aborted.
   std::vector<SequenceDelta> SettleDeath(uint32_t node, bool own);
@@ -80,6 +80,7 @@ class ClusterScheduler {
   void MeasureGroups();
   std::optional<uint32_t> PlaceOf(const Sequence& sequence);
   bool MayRun(const Sequence& sequence, const GroupScheduler& group) const;
+  const GroupScheduler* ProbationGroup(const Sequence& sequence) const;
   absl::Status CheckFits(const Sequence& sequence) const;
   void Forget(const std::vector<SequenceDelta>& gone);
 
@@ -92,7 +93,7 @@ class ClusterScheduler {
   std::vector<GroupLoad> loads_;                  // by group
   std::vector<GroupScheduler::Room> rooms_;       // by group
   std::vector<std::vector<Sequence*>> assigned_;  // by group, in order of service
-  std::optional<uint32_t> probation_group_;       // where a sequence on probation may start
+  bool probation_free_ = false;                   // a sequence on probation may start
 };
 
 }  // namespace skein::scheduler

@@ -187,7 +187,8 @@ std::optional<SequenceDelta> GroupScheduler::EndAborted(const Sequence& sequence
   return delta;
 }
 
-std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause, uint32_t node) {
+std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause, uint32_t node,
+                                                         uint32_t failed) {
   std::vector<SequenceDelta> gone;
   for (const StepInFlight& step : in_flight_) {
     if (cause != AbortCause::kWorkerLost) break;
@@ -197,7 +198,12 @@ std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause, uint3
   }
   for (std::vector<Sequence*>& lane : running_) {
     for (Sequence* sequence : std::exchange(lane, {})) {
-      if (cause == AbortCause::kStepFailed && sequence->in_flight) ++sequence->step_failures;
+      const bool suspect = cause == AbortCause::kStepFailed && sequence->in_flight &&
+                           (sequence->lane == failed || failed >= limits_.lanes);
+      if (suspect) {
+        ++sequence->step_failures;
+        sequence->failed_length = std::max(sequence->failed_length, sequence->planned);
+      }
       if (std::optional<SequenceDelta> last = EndAborted(*sequence)) {
         gone.push_back(*std::move(last));
         TakeBack(*sequence);
@@ -538,8 +544,11 @@ void GroupScheduler::CommitSequence(const StepInFlight::Part& part,
                                     StepCommit& commit) {
   Sequence& sequence = *part.sequence;
   sequence.in_flight = false;
-  sequence.step_failures = 0;
   sequence.computed = sequence.planned;
+  // Steps before the one that failed prove nothing: a request must not fail there without end.
+  if (sequence.computed >= sequence.failed_length) {
+    sequence.step_failures = sequence.failed_length = 0;
+  }
   SequenceDelta& delta = commit.deltas.emplace_back();
   delta.cached_tokens = sequence.cached_tokens.value_or(0);
   delta.sequence = sequence.id;

@@ -77,8 +77,11 @@ enum class AbortCause : uint8_t {
   kStepFailed,  // a step in flight failed: a sequence of it may be the reason
 };
 
-// Failed steps in a row after which a sequence ends with an error. After its first it runs in steps
-// of its own, so that the others of the failed step are cleared.
+// The step that failed is that of no lane in particular.
+inline constexpr uint32_t kAnyLane = ~0u;
+
+// Failed steps after which a sequence ends with an error, when it never came past them. After its
+// first it runs in steps of its own, so that the others of the failed step are cleared.
 inline constexpr uint32_t kStepFailuresMax = 3;
 
 // Why prompt tokens were computed although a prefix cache is on.
@@ -132,7 +135,8 @@ class GroupScheduler {
   // The epoch is over: running sequences return to the queue with their tokens; cancelled ones and
   // those whose steps failed or whose workers died too often are in the state kEnded and reported.
   // With kWorkerLost those in a step get a mark, unsettled, of worker `node`.
-  std::vector<SequenceDelta> AbortInflight(AbortCause cause, uint32_t node);
+  // With kStepFailed those of the step of lane `failed` are its suspects, the other lane's are not.
+  std::vector<SequenceDelta> AbortInflight(AbortCause cause, uint32_t node, uint32_t failed);
 
   // A cordoned group gets no newcomers but pinned ones; what runs goes on.
   void Cordon() { cordoned_ = true; }

@@ -98,7 +98,8 @@ struct Sequence {
   uint64_t num_draft_tokens = 0;     // verified
   uint64_t num_accepted_tokens = 0;  // of them appended
   uint8_t undrafted = 0;             // bits by Undrafted: reasons that were counted
-  uint32_t step_failures = 0;        // failed steps it took part in since its last good one
+  uint32_t step_failures = 0;        // failed steps since it was past where one failed
+  uint32_t failed_length = 0;        // tokens that those steps were to have computed
   uint64_t counted_tokens = 0;       // its part of the outstanding tokens of its group
   Suspicion suspicion;
 

@@ -259,6 +259,17 @@ TEST_F(OneGroupTest, RequestsWaitForTheOneGroupAndGoOn) {
   EXPECT_EQ(Status().requests_failed, 0u);
 }
 
+// A spare in the replaced worker's place would leave the new program unchecked, and free to serve.
+TEST_F(OperationsTest, ASpareDoesNotServeTheGroupThatIsReplaced) {
+  StartWorker(3, "old");
+  ASSERT_TRUE(Ask(Verb::kRollout, std::nullopt, "start", "new").status.ok());
+  ReplaceNext(1, "new");
+  EXPECT_EQ(Status().groups[0].worker, 1u);
+  ReplaceNext(2, "new");
+  Run(30);
+  EXPECT_EQ(Status().rollout.state, RolloutState::kDone) << Status().rollout.reason;
+}
+
 TEST_F(OperationsTest, ANewWorkerWithOtherBitsGivesWayToTheOneBefore) {
   ASSERT_TRUE(Ask(Verb::kRollout, std::nullopt, "start").status.ok());
   for (int i = 0; i < 50 && ended_.empty(); ++i) Run(1);

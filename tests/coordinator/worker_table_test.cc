@@ -161,6 +161,29 @@ TEST(WorkerTable, ASpareServesAnyGroupWhoseWorkerIsMissing) {
   EXPECT_EQ(table.Find(Worker(2)), nullptr);
 }
 
+TEST(WorkerTable, AReservedGroupWaitsForItsWorkerWhichServesNoOther) {
+  WorkerTable table(protocol::Term(1), 2);
+  for (const uint32_t node : {1, 2, 3}) {
+    ASSERT_TRUE(table.Register(Worker(node), Registration()).ok());
+  }
+  ASSERT_NE(table.Form(), nullptr);
+  ASSERT_NE(table.Form(), nullptr);
+  table.Reserve(protocol::GroupId(0));
+  table.Remove(Worker(1));
+  EXPECT_EQ(table.Form(), nullptr) << "the spare does not take its place";
+  table.Remove(Worker(2));
+  ASSERT_TRUE(table.Register(Worker(1), Registration()).ok());
+  const WorkerGroup* formed = table.Form();
+  ASSERT_NE(formed, nullptr);
+  EXPECT_EQ(formed->group, protocol::GroupId(0));
+  EXPECT_EQ(formed->ranks.front().worker, Worker(1));
+  EXPECT_EQ(table.Form()->ranks.front().worker, Worker(3)) << "the other group has the spare";
+  table.Release(protocol::GroupId(0));
+  table.Remove(Worker(1));
+  ASSERT_TRUE(table.Register(Worker(4), Registration()).ok());
+  EXPECT_EQ(table.Form()->ranks.front().worker, Worker(4));
+}
+
 TEST(WorkerTable, ConfirmsTheMemberOnce) {
   WorkerTable table(protocol::Term(1), 2);
   ASSERT_TRUE(table.Register(Worker(1), Registration()).ok());

@@ -85,8 +85,8 @@ class GroupHarness {
     Check("StartEpoch");
   }
   void Abort(uint32_t group = 0, scheduler::AbortCause cause = scheduler::AbortCause::kWorkerLeft,
-             uint32_t node = 0) {
-    Take(scheduler_.AbortInflight(protocol::GroupId(group), cause, node));
+             uint32_t node = 0, uint32_t failed = scheduler::kAnyLane) {
+    Take(scheduler_.AbortInflight(protocol::GroupId(group), cause, node, failed));
     for (auto& result : pending_[group]) result.reset();
     Check("AbortInflight");
   }

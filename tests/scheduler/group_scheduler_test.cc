@@ -484,5 +484,42 @@ TEST(GroupScheduler, AStepThatAlwaysFailsEndsItsSequenceAlone) {
   }
 }
 
+// Aim: good steps before the one that always fails do not make it be tried without end.
+TEST(GroupScheduler, AStepThatFailsBehindGoodOnesEndsItsSequence) {
+  HarnessSetup setup;
+  setup.budget = 2;
+  GroupHarness harness(setup);
+  ASSERT_TRUE(harness.AddSimple(1, 6, 2).ok());
+  int failed = 0;
+  for (uint64_t epoch = 1; epoch <= 9 && !harness.scheduler().empty(); ++epoch) {
+    harness.Start(epoch);
+    for (auto plan = harness.Plan(); plan && plan->sequences[0].first_position < 4;
+         plan = harness.Plan()) {
+      ASSERT_TRUE(harness.Deliver().ok());
+    }
+    ++failed;
+    harness.Abort(0, scheduler::AbortCause::kStepFailed);
+  }
+  EXPECT_EQ(failed, 3);
+  EXPECT_EQ(harness.outcome(1).error.message(),
+            "the step of this request failed 3 times; it is not tried again");
+}
+
+// Aim: what ran in the other lane when a step failed had no part in it.
+TEST(GroupScheduler, OnlyTheLaneOfAFailedStepHasSuspects) {
+  HarnessSetup setup;
+  setup.lanes = 2;
+  GroupHarness harness(setup);
+  harness.Start();
+  ASSERT_TRUE(harness.AddSimple(1, 3, 2).ok());
+  ASSERT_TRUE(harness.AddSimple(2, 3, 2).ok());
+  ASSERT_EQ(harness.Plan(0)->sequences[0].sequence, protocol::SequenceId(1));
+  ASSERT_EQ(harness.Plan(1)->sequences[0].sequence, protocol::SequenceId(2));
+  harness.Abort(0, scheduler::AbortCause::kStepFailed, 0, 1);
+  const auto& sequences = harness.scheduler().sequences();
+  EXPECT_FALSE(sequences.at(protocol::SequenceId(1))->alone());
+  EXPECT_TRUE(sequences.at(protocol::SequenceId(2))->alone());
+}
+
 }  // namespace
 }  // namespace skein::tests

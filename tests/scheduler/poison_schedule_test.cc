@@ -266,5 +266,26 @@ TEST(CordonTest, PinnedSequencesRunInTheirGroupAlone) {
   EXPECT_EQ(harness.group(1).counters().moves, 0U);
 }
 
+// The lowest group has a smaller cache: what it can never hold is on probation elsewhere.
+TEST(Poison, ProbationIsWhereTheSequenceFits) {
+  HarnessSetup setup;
+  setup.groups = 2;
+  GroupHarness harness(setup);
+  harness.Resize(2, 64);
+  harness.Start(1, 0);
+  harness.Resize(64, 64);
+  harness.Start(2, 1);
+  ASSERT_TRUE(harness.AddSimple(1, 20, 2).ok());
+  for (uint64_t death = 0; death < 2; ++death) {
+    ASSERT_TRUE(harness.Plan(0, 1).has_value());
+    harness.Die(1);
+    harness.Settle(1, true);
+    harness.Start(3 + death, 1);
+  }
+  EXPECT_FALSE(harness.Plan(0, 0).has_value());
+  ASSERT_TRUE(harness.Plan(0, 1).has_value());
+  EXPECT_NE(harness.group(1).probation(), nullptr);
+}
+
 }  // namespace
 }  // namespace skein::tests

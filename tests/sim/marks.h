@@ -1,16 +1,102 @@
 // Rare states that a batch of runs must have reached: a simulation that never gets there proves
-// nothing about them. Counted by run.
+// nothing about them.
 // Values; one thread.
 #pragma once
 
-#include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 namespace skein::tests {
 
-enum class Mark : uint8_t { kAnswered, kCount };
+enum class Mark : uint8_t {
+  // How requests end.
+  kAnswered,
+  kStopped,
+  kAnsweredFromCache,
+  kAnsweredWithDrafts,
+  kAnsweredByRejection,
+  kAnsweredUnderConstraint,
+  kAnsweredBesidePoison,
+  kAnsweredAfterReplay,
+  kCancelled,
+  kCancelledTooLate,
+  kDeadline,
+  kCondemned,
+  kGivenUp,
+  kDoesNotFit,
+  kTooManyDeaths,
+  kDrainDeadline,
+  kLostWithCoordinator,
+  // How they are refused.
+  kRefusedFull,
+  kRefusedNotReady,
+  kRefusedDraining,
+  kRefusedQuarantined,
+  // What schedulers do.
+  kPreempted,
+  kPreemptedForProbation,
+  kPreemptedWhileDrafting,
+  kReplayed,
+  kMoved,
+  kDeepDraftKept,
+  kProvidedDraftKept,
+  kDraftUnbound,
+  kUndraftedByRequest,
+  kUndraftedByLoad,
+  kUndraftedNearTheEnd,
+  kUndraftedByGrammar,
+  kCacheHit,
+  kMissedEvicted,
+  kMissedStateMissing,
+  kMissedSalt,
+  kEvicted,
+  kCheckpoint,
+  kRecomputesShared,
+  kSameComputedTwice,
+  kCancelledInFlight,
+  kSuspectAlone,
+  kOnProbation,
+  kHeldForVerdict,
+  kBothLanesInFlight,
+  kAllGroupsInFlight,
+  kNoBlockFree,
+  kCordonedAndRunning,
+  kChunkedPrefill,
+  // What happens on the way.
+  kFrameResent,
+  kFrameRepeated,
+  kFrameMissed,
+  kFrameDamaged,
+  kFrameLost,
+  kStaleTerm,
+  kStaleIncarnation,
+  kStaleSession,
+  kStaleResult,
+  // What happens to processes.
+  kStepFailed,
+  kPeerDown,
+  kRegisteredAgain,
+  kWorkerGaveUp,
+  kWorkerRefused,
+  kWorkerOrdered,
+  kWorkerOwnDeath,
+  kSpareServes,
+  kCoordinatorCrashed,
+  kCoordinatorDrained,
+  kGroupSuspect,
+  kGroupHung,
+  // Rollouts.
+  kRolloutDone,
+  kRolloutHalted,
+  kRolloutAborted,
+  kRolloutPaused,
+  kRolloutReturning,
+  kRolloutLeftOut,
+  kKilledDuringRollout,
+  kCount
+};
 
 inline constexpr size_t kNumMarks = static_cast<size_t>(Mark::kCount);
 
@@ -18,17 +104,15 @@ std::string_view NameOf(Mark mark);
 
 class Marks {
  public:
-  void Reach(Mark mark) { ++counts_[static_cast<size_t>(mark)]; }
-  void ReachIf(bool reached, Mark mark) {
-    if (reached) Reach(mark);
+  void Reach(Mark mark, bool reached = true) {
+    if (reached) reached_.set(static_cast<size_t>(mark));
   }
-  uint64_t count(size_t mark) const { return counts_[mark]; }
-  void Add(const Marks& other) {
-    for (size_t i = 0; i < kNumMarks; ++i) counts_[i] += other.counts_[i];
-  }
+  bool reached(Mark mark) const { return reached_[static_cast<size_t>(mark)]; }
+  size_t num_reached() const { return reached_.count(); }
+  void Add(const Marks& other) { reached_ |= other.reached_; }
 
  private:
-  std::array<uint64_t, kNumMarks> counts_{};
+  std::bitset<kNumMarks> reached_;
 };
 
 }  // namespace skein::tests

@@ -38,7 +38,8 @@ void Oracles::CheckDoor(const coordinator::FrontDoorQueue& door,
 void Oracles::CheckIdle(const scheduler::ClusterScheduler& scheduler,
                         const coordinator::FrontDoorQueue& door) {
   if (!scheduler.empty() || scheduler.num_queued() > 0 || scheduler.num_running() > 0) {
-    Violate(7, absl::StrCat(scheduler.sequences().size(), " sequences are left"));
+    Violate(7, absl::StrCat(scheduler.sequences().size(), " sequences are left, the first of them ",
+                            scheduler.sequences().begin()->first.value()));
   }
   if (door.waiting_requests() != 0 || door.waiting_tokens() != 0) {
     Violate(7, absl::StrCat("the front door counts ", door.waiting_requests(), " requests and ",

@@ -45,10 +45,6 @@ std::chrono::steady_clock::time_point ToSteady(absl::Time time) {
   return std::chrono::steady_clock::time_point(absl::ToChronoNanoseconds(time - absl::UnixEpoch()));
 }
 
-protocol::ActorId ActorOf(size_t node) {
-  return {protocol::NodeId(static_cast<uint32_t>(node) + 1), 0};
-}
-
 }  // namespace
 
 SimCluster::SimCluster(uint64_t seed, const SimConfig& config)
@@ -58,7 +54,8 @@ SimCluster::SimCluster(uint64_t seed, const SimConfig& config)
       workload_(config_, system_.random().Fork()),
       network_(system_, config.network),
       nodes_(config.workers.size()),
-      devices_(config.workers) {}
+      devices_(config.workers),
+      losses_before_(Losses()) {}
 
 SimCluster::~SimCluster() {
   if (coordinator_.process != nullptr) coordinator_.process->Kill();
@@ -71,8 +68,10 @@ SimCluster::~SimCluster() {
 
 void SimCluster::StartCoordinator() {
   coordinator_.drained = false;
-  coordinator_.process =
-      std::make_shared<SimProcess>(system_, [this](const absl::Status&) { EndCoordinator(); });
+  coordinator_.process = std::make_shared<SimProcess>(system_, [this](const absl::Status&) {
+    marks_.Reach(Mark::kCoordinatorDrained);
+    EndCoordinator();
+  });
   const std::shared_ptr<SimProcess> process = coordinator_.process;
   coordinator_.waker = std::make_unique<ProcessWaker>(process);
   coordinator_.door = std::make_unique<coordinator::FrontDoorQueue>(
@@ -150,13 +149,13 @@ void SimCluster::StartWorker(size_t index) {
   events.on_death = [this, index](const std::string&) {
     EndWorker(index, protocol::PredecessorEnd::kOwn);
   };
-  DeviceOptions device = devices_[index];
-  device.wrong_model = node.running.wrong_model;
+  const bool wrong = node.running.wrong_model;
   process->Start(options, std::make_unique<SimTransport>(network_, options.self, process),
                  [&](protocol::Waker& waker) {
                    return std::make_unique<worker::WorkerActor>(
                        std::move(actor),
-                       std::make_unique<SimStepRunner>(system_, device, std::move(events), waker));
+                       std::make_unique<SimStepRunner>(system_, devices_[index], wrong,
+                                                       std::move(events), waker));
                  });
 }
 
@@ -164,10 +163,13 @@ void SimCluster::StartWorker(size_t index) {
 void SimCluster::EndWorker(size_t index, protocol::PredecessorEnd end) {
   Node& node = nodes_[index];
   if (node.process == nullptr) return;
+  if (node.process->alive()) ObserveFrames(node.process->counters());
+  marks_.Reach(Mark::kWorkerOrdered, end == protocol::PredecessorEnd::kOrdered);
+  marks_.Reach(Mark::kWorkerOwnDeath, end == protocol::PredecessorEnd::kOwn);
+  marks_.Reach(Mark::kKilledDuringRollout, rolling_ && end == protocol::PredecessorEnd::kOutside);
   node.process->Kill();
   node.process.reset();
   node.end = end;
-  ++worker_ends_;
   if (end == protocol::PredecessorEnd::kOrdered && node.installed) {
     node.before = std::exchange(node.running, *std::exchange(node.installed, std::nullopt));
     node.failed_starts = 0;
@@ -183,19 +185,29 @@ void SimCluster::EndWorker(size_t index, protocol::PredecessorEnd end) {
 void SimCluster::OnWorkerExit(size_t index, const absl::Status& reason) {
   if (reason.ok()) return EndWorker(index, protocol::PredecessorEnd::kOrdered);
   if (absl::IsFailedPrecondition(reason)) {
+    marks_.Reach(Mark::kWorkerRefused);
     nodes_[index].running = nodes_[index].before;
     return EndWorker(index, protocol::PredecessorEnd::kOwn);
   }
   if (!absl::IsUnavailable(reason)) {
     oracles_.Violate(6, absl::StrCat("worker ", index + 1, " gave up: ", reason.message()));
   }
+  marks_.Reach(Mark::kWorkerGaveUp);
   EndWorker(index, protocol::PredecessorEnd::kOutside);
 }
 
 void SimCluster::AfterControlRound() {
   if (coordinator_.loop == nullptr) return;
+  ObserveRound();
   oracles_.CheckScheduler(coordinator_.loop->scheduler());
   oracles_.CheckDoor(*coordinator_.door, config_.door);
+  // As the listener does it when its last connection is closed.
+  if (coordinator_.door->draining() && !AnyOpen()) coordinator_.drained = true;
+}
+
+bool SimCluster::AnyOpen() const {
+  return std::any_of(clients_.begin(), clients_.end(),
+                     [](const auto& client) { return !client->over(); });
 }
 
 // ---- clients and operators
@@ -211,8 +223,8 @@ bool SimCluster::HasCause(const SimClient& client, const absl::Status& error) co
     case absl::StatusCode::kResourceExhausted:
       return !request.fits;
     case absl::StatusCode::kUnavailable:  // the drain's deadline, or too many deaths beside others
-      return coordinator_.door->draining() || (worker_ends_ > scheduler::kCountedReplaysMax &&
-                                               (config_.own_deaths() || config_.poison_one_in > 0));
+      return coordinator_.door->draining() ||
+             Losses() - losses_before_ > scheduler::kCountedReplaysMax;
     case absl::StatusCode::kAborted:
       return request.poison || config_.own_deaths();
     case absl::StatusCode::kInternal:
@@ -222,13 +234,24 @@ bool SimCluster::HasCause(const SimClient& client, const absl::Status& error) co
   }
 }
 
+const coordinator::CoordinatorMetrics& SimCluster::Metrics() const {
+  return MetricsOf(config_.num_groups);
+}
+
+// Workers that were lost, in all runs.
+double SimCluster::Losses() const {
+  const coordinator::CoordinatorMetrics& metrics = Metrics();
+  return metrics.epoch_changes.At({"peer_down"}).value() +
+         metrics.epoch_changes.At({"registered_again"}).value();
+}
+
 void SimCluster::Submit(ClientRequest request) {
   if (coordinator_.loop == nullptr) {
     ++refused_;
     return;
   }
   request.submit.arrival = ToSteady(system_.Now());
-  if (random_.OneIn(config_.deadline_one_in)) {
+  if (!healed_ && random_.OneIn(config_.deadline_one_in)) {
     request.submit.deadline =
         ToSteady(system_.Now() + random_.Between(absl::Milliseconds(10), absl::Seconds(4)));
   }
@@ -239,6 +262,7 @@ void SimCluster::Submit(ClientRequest request) {
   system_.Trace(static_cast<uint64_t>(status.code()));
   if (!status.ok()) {
     ++refused_;
+    ObserveRefusal(status);
     if (absl::IsInvalidArgument(status) ||
         (absl::IsAborted(status) && !client->request().poison && !config_.own_deaths())) {
       oracles_.Violate(2, absl::StrCat("the front door refuses: ", status.message()));
@@ -247,12 +271,12 @@ void SimCluster::Submit(ClientRequest request) {
   }
   clients_.push_back(client);
   if (!healed_ && random_.OneIn(config_.cancel_one_in)) {
-    system_.After(random_.Between(absl::ZeroDuration(), absl::Seconds(2)),
-                  [this, client, door = coordinator_.door.get()] {
-                    if (client->over() || coordinator_.loop == nullptr) return;
-                    client->SetCancelled();
-                    coordinator_.door->Cancel({client->request().submit.id});
-                  });
+    system_.After(random_.Between(absl::ZeroDuration(), absl::Seconds(2)), [this, client] {
+      if (coordinator_.loop == nullptr) return;
+      marks_.Reach(Mark::kCancelledTooLate, client->over());
+      client->SetCancelled();
+      coordinator_.door->Cancel({client->request().submit.id});
+    });
   }
 }
 
@@ -260,55 +284,62 @@ void SimCluster::Ask(OperatorCommand command) {
   if (coordinator_.loop == nullptr) return;
   command.actor = "simulation";
   command.reply = [this](coordinator::OperatorAnswer answer) {
+    ObserveStatus(answer.cluster);
     status_ = std::move(answer.cluster);
   };
+  // A coordinator that stands still refuses when enough wait.
   const absl::Status pushed = coordinator_.operators->TryPush(std::move(command));
-  if (!pushed.ok()) oracles_.Violate(5, std::string(pushed.message()));
+  system_.Trace(static_cast<uint64_t>(pushed.code()));
 }
 
 // ---- the end of the run
 
-void SimCluster::Heal() {
-  healed_ = true;
-  network_.Heal();
-  size_t tokens = 1;
-  for (const auto& client : clients_) {
-    tokens += client->request().submit.prompt_ids.size() + client->request().answer.size();
+std::string SimCluster::DescribeStall() const {
+  if (coordinator_.loop == nullptr) return "the coordinator is gone";
+  const size_t open = static_cast<size_t>(std::count_if(
+      clients_.begin(), clients_.end(), [](const auto& client) { return !client->over(); }));
+  std::string what = absl::StrCat(open, " requests have not ended, the cluster is ",
+                                  coordinator_.door->ready() ? "ready" : "not ready");
+  const scheduler::ClusterScheduler& scheduler = coordinator_.loop->scheduler();
+  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
+    const scheduler::GroupScheduler& group = scheduler.group(protocol::GroupId(i));
+    absl::StrAppend(&what, "; group ", i, ": epoch ", group.has_epoch(), ", cordoned ",
+                    group.cordoned(), ", running ", group.num_running(), ", probation ",
+                    group.probation() != nullptr, ", in flight ", group.in_flight(0).parts.size());
   }
-  absl::Duration step = absl::Milliseconds(1);
-  for (DeviceOptions& device : devices_) {
-    step = std::max(step, device.step_max * 20);
-    device.slow_one_in = device.fail_one_in = device.hang_one_in = device.death_one_in = 0;
+  for (const auto& [id, sequence] : scheduler.sequences()) {
+    const scheduler::Suspicion& suspicion = sequence->suspicion;
+    absl::StrAppend(&what, "; sequence ", id.value(), ": state ", static_cast<int>(sequence->state),
+                    ", group ", sequence->group, ", lane ", sequence->lane, ", computed ",
+                    sequence->computed, " of ", sequence->length(), ", failures ",
+                    sequence->step_failures, ", marks ", suspicion.marks(),
+                    suspicion.held() ? ", held" : "", sequence->pinned ? ", pinned" : "");
   }
-  // What is held for a verdict waits for a minute; a rollout goes through all its timeouts.
-  deadline_ = system_.Now() + absl::Seconds(400) + static_cast<int64_t>(tokens) * step;
-  Settle();
+  return what;
 }
-
-// No rollout is under way, nothing is drained, no group was left out.
-bool SimCluster::Repaired() { return true; }
 
 void SimCluster::Settle() {
   if (system_.Now() > deadline_) {
-    size_t open = 0;
-    for (const auto& client : clients_) open += client->over() ? 0 : 1;
-    oracles_.Violate(7, absl::StrCat(open, " requests have not ended, the cluster is ",
-                                     coordinator_.loop == nullptr ? "gone"
-                                     : coordinator_.door->ready() ? "ready"
-                                                                  : "not ready"));
+    oracles_.Violate(7, DescribeStall());
     return;
   }
   system_.After(kPoll, [this] { Settle(); });
   if (!Repaired() || coordinator_.loop == nullptr) return;
-  const bool open = std::any_of(clients_.begin(), clients_.end(),
-                                [](const auto& client) { return !client->over(); });
-  if (open) return;
+  // What is left without a client is a check that a rollout does not need any more.
+  if (AnyOpen() || coordinator_.door->draining() || !coordinator_.loop->scheduler().empty()) return;
   if (canary_ != nullptr && canary_->finish() == FinishReason::kLength) return CheckEnd();
   if (!coordinator_.door->ready()) return;
   // Ready means that a generation succeeds now.
+  if (canary_ != nullptr && canary_->over() && canary_->finish()) {
+    oracles_.Violate(7,
+                     absl::StrCat("ready, and a generation fails: ", canary_->error().message()));
+  }
   const size_t before = clients_.size();
   Submit(workload_.DrawCanary());
-  if (clients_.size() > before) canary_ = clients_.back();
+  if (clients_.size() == before) {
+    return oracles_.Violate(7, "ready, and a generation is refused");
+  }
+  canary_ = clients_.back();
 }
 
 void SimCluster::CheckEnd() {
@@ -317,7 +348,6 @@ void SimCluster::CheckEnd() {
 }
 
 SimOutcome SimCluster::Run() {
-  const absl::Time begin = system_.Now();
   StartCoordinator();
   for (size_t i = 0; i < nodes_.size(); ++i) {
     system_.After(random_.Between(absl::ZeroDuration(), absl::Seconds(1)),
@@ -325,14 +355,14 @@ SimOutcome SimCluster::Run() {
   }
   for (uint32_t i = 0; i < config_.num_requests; ++i) SubmitNext();
   ScheduleFaults();
-  system_.At(begin + config_.horizon, [this] { Heal(); });
+  system_.At(begin_ + config_.horizon, [this] { Heal(); });
   while (!done_ && oracles_.ok() && system_.Step()) {
   }
   SimOutcome outcome;
   outcome.violation = oracles_.what();
   outcome.trace = system_.trace();
   outcome.events = system_.num_events();
-  outcome.lasted = system_.Now() - begin;
+  outcome.lasted = Elapsed();
   outcome.refused = refused_;
   for (const auto& client : clients_) {
     const bool answered =
@@ -340,6 +370,7 @@ SimOutcome SimCluster::Run() {
     outcome.answered += answered ? 1 : 0;
     outcome.failed += client->finish() == FinishReason::kError ? 1 : 0;
   }
+  ObserveEnd();
   outcome.marks = marks_;
   return outcome;
 }

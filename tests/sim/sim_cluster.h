@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,11 @@
 #include "worker/worker_actor.h"
 
 namespace skein::tests {
+
+// The actor of the worker on a node, counted from 0.
+inline protocol::ActorId ActorOf(size_t node) {
+  return {protocol::NodeId(static_cast<uint32_t>(node) + 1), 0};
+}
 
 // What a run came to.
 struct SimOutcome {
@@ -38,6 +44,13 @@ class SimCluster {
   SimCluster(uint64_t seed, const SimConfig& config);
   ~SimCluster();
   SimOutcome Run();
+
+  // Virtual time since the beginning.
+  absl::Duration Elapsed() const { return system_.Now() - begin_; }
+  // Does something at such a time.
+  void At(absl::Duration elapsed, std::function<void()> action) {
+    system_.At(begin_ + elapsed, std::move(action));
+  }
 
  private:
   // A process of the coordinator with what main() wires around it.
@@ -77,21 +90,38 @@ class SimCluster {
   void SubmitNext();
   void Submit(ClientRequest request);
   bool HasCause(const SimClient& client, const absl::Status& error) const;
+  double Losses() const;
   void Ask(coordinator::OperatorCommand command);
 
   // Faults.
   void ScheduleFaults();
+  void ScheduleFault(Fault fault);
+  void Watch();
   void Inject(Fault fault);
   void StartRollout(bool bad);
+
+  // What was reached.
+  void ObserveSequence(const scheduler::Sequence& sequence);
+  void ObserveGroup(const scheduler::GroupScheduler& group);
+  void ObserveFrames(const protocol::FrameCounters& counters);
+  void ObserveRound();
+  void ObserveRefusal(const absl::Status& status);
+  void ObserveStatus(const coordinator::ClusterStatus& status);
+  void ObserveClient(const SimClient& client);
+  void ObserveEnd();
+  const coordinator::CoordinatorMetrics& Metrics() const;
 
   // The end of the run.
   void Heal();
   void Settle();
   bool Repaired();
   void CheckEnd();
+  bool AnyOpen() const;
+  std::string DescribeStall() const;
 
   const SimConfig config_;
   SimSystem system_;
+  const absl::Time begin_ = system_.Now();
   SimRandom random_;
   Oracles oracles_;
   Marks marks_;
@@ -105,8 +135,11 @@ class SimCluster {
   uint64_t term_ = 0;
   uint32_t num_builds_ = 1;
   uint32_t refused_ = 0;
-  uint32_t worker_ends_ = 0;
+  const double losses_before_;
   bool healed_ = false;
+  bool rolling_ = false;                          // when an operator looked last
+  bool undrained_ = false;                        // the last thing that the operators tried
+  bool repairing_ = false;                        // the rollout is theirs
   absl::Time deadline_ = absl::InfiniteFuture();  // of everything that was asked for
   std::shared_ptr<SimClient> canary_;
   bool done_ = false;

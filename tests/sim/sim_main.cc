@@ -20,13 +20,14 @@ namespace skein::tests {
 namespace {
 
 constexpr std::string_view kHelp =
-    "usage: skein-sim [--seeds=N] [--first-seed=N] [--repeat=N] [--no-faults] [--verbose]\n"
-    "       skein-sim --seed=N [--no-faults] [--verbose]\n"
+    "usage: skein-sim [--seeds=N] [--first-seed=N] [--repeat=N] [--no-faults]\n"
+    "       skein-sim --seed=N [--no-faults] [--log-from=S]\n"
     "  --seeds=N       seeds to run; 1000\n"
     "  --first-seed=N  the first of them; 1\n"
     "  --seed=N        this one alone, with its log\n"
     "  --repeat=N      of the seeds, the first N run twice and must be the same; 20\n"
     "  --no-faults     nothing goes wrong\n"
+    "  --log-from=S    with --seed: logs what the programs say from this virtual second on\n"
     "Exit codes: 0 no violation and all marks reached, 1 otherwise, 64 usage.\n";
 
 struct Options {
@@ -35,6 +36,7 @@ struct Options {
   uint64_t repeat = 20;
   bool faults = true;
   bool alone = false;
+  std::optional<uint64_t> log_from;
 };
 
 struct Totals {
@@ -61,23 +63,38 @@ std::string Reproduction(uint64_t seed, bool faults) {
                       "\n");
 }
 
-SimOutcome RunSeed(uint64_t seed, bool faults) {
+SimOutcome RunSeed(uint64_t seed, const Options& options) {
+  const bool faults = options.faults;
   const std::string command =
       absl::StrCat("violation in seed ", seed, ": the program ended; ", Reproduction(seed, faults));
   std::snprintf(reproduction, sizeof reproduction, "%s", command.c_str());
   SimRandom random(seed);
   const SimConfig config = DrawConfig(random, faults);
-  return SimCluster(random.Next(), config).Run();
+  SimCluster cluster(random.Next(), config);
+  if (options.alone && options.log_from) {
+    cluster.At(absl::Seconds(*options.log_from), [&cluster] {
+      protocol::LogOptions log;
+      log.level = protocol::LogLevel::kDebug;
+      log.sink = [&cluster](std::string_view line) {
+        const double now = absl::ToDoubleSeconds(cluster.Elapsed());
+        const size_t text = std::min(line.find("level="), line.size());
+        std::fprintf(stderr, "%10.6f %.*s", now, static_cast<int>(line.size() - text),
+                     line.data() + text);
+      };
+      protocol::InstallLog(std::move(log));
+    });
+  }
+  return cluster.Run();
 }
 
 void RunOne(uint64_t seed, const Options& options, bool twice, Totals& totals) {
-  const SimOutcome outcome = RunSeed(seed, options.faults);
+  const SimOutcome outcome = RunSeed(seed, options);
   if (!outcome.violation.empty()) {
     ++totals.violations;
     std::fprintf(stderr, "violation in seed %llu: %s; %s", static_cast<unsigned long long>(seed),
                  outcome.violation.c_str(), Reproduction(seed, options.faults).c_str());
   }
-  if (twice && RunSeed(seed, options.faults).trace != outcome.trace) {
+  if (twice && RunSeed(seed, options).trace != outcome.trace) {
     ++totals.different;
     std::fprintf(stderr, "seed %llu is not the same twice\n",
                  static_cast<unsigned long long>(seed));
@@ -92,11 +109,11 @@ void RunOne(uint64_t seed, const Options& options, bool twice, Totals& totals) {
 }
 
 int Report(const Options& options, const Totals& totals, double seconds) {
-  size_t reached = 0;
-  for (size_t i = 0; i < kNumMarks; ++i) {
-    reached += totals.marks.count(i) > 0 ? 1 : 0;
-    if (options.alone || totals.marks.count(i) > 0) continue;
-    std::fprintf(stderr, "never reached: %s\n", std::string(NameOf(static_cast<Mark>(i))).c_str());
+  const size_t reached = totals.marks.num_reached();
+  for (size_t i = 0; i < kNumMarks && !options.alone && options.faults; ++i) {
+    const auto mark = static_cast<Mark>(i);
+    if (totals.marks.reached(mark)) continue;
+    std::fprintf(stderr, "never reached: %s\n", std::string(NameOf(mark)).c_str());
   }
   std::printf(
       "seeds=%llu violations=%llu different=%llu marks=%zu/%zu events=%llu answered=%llu "
@@ -121,8 +138,6 @@ bool ParseNumber(std::string_view text, uint64_t& number) {
 
 std::optional<Options> Parse(int argc, char** argv) {
   Options options;
-  protocol::LogOptions log;
-  log.level = protocol::LogLevel::kOff;
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
     const std::string_view value = flag.substr(std::min(flag.find('=') + 1, flag.size()));
@@ -139,14 +154,13 @@ std::optional<Options> Parse(int argc, char** argv) {
       options.alone = true;
     } else if (flag == "--no-faults") {
       options.faults = false;
-    } else if (flag == "--verbose") {
-      log.level = protocol::LogLevel::kDebug;
+    } else if (flag.starts_with("--log-from=")) {
+      good = ParseNumber(value, options.log_from.emplace());
     } else {
       good = false;
     }
     if (!good) return std::nullopt;
   }
-  protocol::InstallLog(log);
   return options;
 }
 
@@ -156,6 +170,9 @@ int Run(int argc, char** argv) {
     std::fwrite(kHelp.data(), 1, kHelp.size(), stderr);
     return 64;
   }
+  protocol::LogOptions silent;
+  silent.level = protocol::LogLevel::kOff;
+  protocol::InstallLog(silent);
   std::signal(SIGABRT, &OnAbort);
   Totals totals;
   const std::clock_t begin = std::clock();

@@ -21,9 +21,13 @@ uint32_t RowsOf(const protocol::StepPlan& plan) {
 
 }  // namespace
 
-SimStepRunner::SimStepRunner(SimSystem& system, const DeviceOptions& options, DeviceEvents events,
-                             protocol::Waker& actor)
-    : system_(system), options_(options), events_(std::move(events)), actor_(actor) {
+SimStepRunner::SimStepRunner(SimSystem& system, const DeviceOptions& options, bool wrong_model,
+                             DeviceEvents events, protocol::Waker& actor)
+    : system_(system),
+      options_(options),
+      wrong_model_(wrong_model),
+      events_(std::move(events)),
+      actor_(actor) {
   memory_.Restart(options_.geometry);
   memory_.SetWrongDrafts(options_.wrong_drafts_one_in);
   deadline_.Observe(1, options_.step_max);
@@ -124,7 +128,7 @@ protocol::StepResult SimStepRunner::Run(const protocol::StepPlan& plan) {
   }
   protocol::StepResult result = memory_.Run(plan);
   if (!memory_.defect().empty()) events_.on_violation(1, memory_.defect());
-  if (!options_.wrong_model) return result;
+  if (!wrong_model_) return result;
   for (protocol::VerificationSummary& summary : result.sequences) {
     for (protocol::RowSummary& row : summary.rows) {
       row.argmax_token = (row.argmax_token + 1) % 50;

@@ -31,7 +31,6 @@ struct DeviceOptions {
   uint32_t fail_one_in = 0;   // steps that fail
   uint32_t hang_one_in = 0;   // steps that never end
   uint32_t death_one_in = 0;  // steps that end the process
-  bool wrong_model = false;   // another build, whose results differ
 };
 
 // Whom the device tells what became of it.
@@ -42,8 +41,9 @@ struct DeviceEvents {
 
 class SimStepRunner final : public worker::StepRunner {
  public:
-  SimStepRunner(SimSystem& system, const DeviceOptions& options, DeviceEvents events,
-                protocol::Waker& actor);
+  // `options` outlive the runner and may change. `wrong_model`: results differ from the others'.
+  SimStepRunner(SimSystem& system, const DeviceOptions& options, bool wrong_model,
+                DeviceEvents events, protocol::Waker& actor);
 
   absl::Status Submit(protocol::StepPlan plan) override;
   absl::Status Reset() override;
@@ -61,7 +61,8 @@ class SimStepRunner final : public worker::StepRunner {
   bool Has(const protocol::StepPlan& plan, int32_t token) const;
 
   SimSystem& system_;
-  const DeviceOptions options_;
+  const DeviceOptions& options_;
+  const bool wrong_model_;
   const DeviceEvents events_;
   protocol::Waker& actor_;
   FakeWorker memory_;

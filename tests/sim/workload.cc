@@ -94,6 +94,10 @@ void DrawFaults(SimRandom& random, SimConfig& config) {
   for (absl::Duration& every : config.every) {
     if (random.OneIn(4)) every = random.Between(absl::Milliseconds(300), absl::Seconds(8));
   }
+  // A new coordinator knows of no rollout: it would let an unchecked build serve.
+  const bool restarts =
+      config.Has(Fault::kCrashCoordinator) || config.Has(Fault::kDrainCoordinator);
+  if (restarts) config.every[static_cast<size_t>(Fault::kRolloutOfBadBuild)] = {};
   if (random.OneIn(8)) config.network.damage_one_in = random.Pick(5, 100);
   if (random.OneIn(8)) config.poison_one_in = random.Pick(2, 12);
   if (random.OneIn(8)) config.failing_one_in = random.Pick(2, 12);

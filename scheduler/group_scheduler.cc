@@ -200,10 +200,7 @@ std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause, uint3
     for (Sequence* sequence : std::exchange(lane, {})) {
       const bool suspect = cause == AbortCause::kStepFailed && sequence->in_flight &&
                            (sequence->lane == failed || failed >= limits_.lanes);
-      if (suspect) {
-        ++sequence->step_failures;
-        sequence->failed_length = std::max(sequence->failed_length, sequence->planned);
-      }
+      if (suspect) sequence->Fail();
       if (std::optional<SequenceDelta> last = EndAborted(*sequence)) {
         gone.push_back(*std::move(last));
         TakeBack(*sequence);
@@ -545,10 +542,7 @@ void GroupScheduler::CommitSequence(const StepInFlight::Part& part,
   Sequence& sequence = *part.sequence;
   sequence.in_flight = false;
   sequence.computed = sequence.planned;
-  // Steps before the one that failed prove nothing: a request must not fail there without end.
-  if (sequence.computed >= sequence.failed_length) {
-    sequence.step_failures = sequence.failed_length = 0;
-  }
+  sequence.Succeed();
   SequenceDelta& delta = commit.deltas.emplace_back();
   delta.cached_tokens = sequence.cached_tokens.value_or(0);
   delta.sequence = sequence.id;

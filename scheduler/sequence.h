@@ -2,6 +2,7 @@
 // Plain state; changed by ClusterScheduler and GroupScheduler alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -105,6 +106,16 @@ struct Sequence {
 
   uint32_t length() const { return static_cast<uint32_t>(tokens.size()); }
   uint32_t num_generated() const { return length() - prompt_length; }
+  // Its step in flight failed.
+  void Fail() {
+    ++step_failures;
+    failed_length = std::max(failed_length, planned);
+  }
+  // A step was committed. One before the step that failed proves nothing: a request must not fail
+  // there without end.
+  void Succeed() {
+    if (computed >= failed_length) step_failures = failed_length = 0;
+  }
   // The next step computes prompt (or replayed) tokens, not just the newest one.
   bool prefilling() const { return planned + 1 < length(); }
   // The next token is bound.

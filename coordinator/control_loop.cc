@@ -373,7 +373,7 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
       requests_.Prefetch(RequestOf(commit_.deltas[i + kAhead].sequence));
     }
     const scheduler::SequenceDelta& delta = commit_.deltas[i];
-    requests_.Deliver(result.group, delta, commit_.TokensOf(delta), now);
+    requests_.Deliver(result.group, delta, commit_.TokensOf(delta), commit_.ScoresOf(delta), now);
   }
   metrics_.commit_seconds.Increment(absl::ToDoubleSeconds(context.Now() - now));
 }

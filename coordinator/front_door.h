@@ -33,6 +33,9 @@ struct DeltaToken {
 // one has `finish`, and none follows it.
 struct TokenDelta {
   std::vector<DeltaToken> tokens;  // a stop token that was generated is the last of them
+  // Raw logprobs of the next prompt tokens, from the second on, when they were asked for; those of
+  // the whole prompt have come when the first token does.
+  std::vector<protocol::TokenScore> prompt_scores = {};
   std::optional<FinishReason> finish;
   // kStop: the stop token.
   int32_t stop_token_id = -1;

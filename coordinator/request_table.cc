@@ -1,6 +1,7 @@
 #include "coordinator/request_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "protocol/base/log.h"
@@ -129,10 +130,11 @@ void RequestTable::Measure(Request& request, protocol::GroupId group, const Sequ
 }
 
 void RequestTable::Deliver(protocol::GroupId group, const SequenceDelta& delta,
-                           std::span<scheduler::CommittedToken> tokens, absl::Time now) {
+                           std::span<scheduler::CommittedToken> tokens,
+                           std::span<protocol::TokenScore> scores, absl::Time now) {
   const RequestId id = RequestOf(delta.sequence);
   if (delta.cancelled || !delta.error.ok()) return DeliverEnd(delta);
-  if (delta.num_tokens == 0) return;
+  if (delta.num_tokens == 0 && delta.num_scores == 0) return;
   auto found = requests_.find(id);
   if (found == requests_.end()) return;
   TokenDelta out;
@@ -141,7 +143,9 @@ void RequestTable::Deliver(protocol::GroupId group, const SequenceDelta& delta,
   for (scheduler::CommittedToken& token : tokens) {
     out.tokens.push_back({token.token, token.logprob, std::move(token.top), token.drafted});
   }
-  if (!IsCheck(id)) Measure(found->second, group, delta, now);
+  out.prompt_scores.assign(std::make_move_iterator(scores.begin()),
+                           std::make_move_iterator(scores.end()));
+  if (!IsCheck(id) && delta.num_tokens > 0) Measure(found->second, group, delta, now);
   if (!delta.ended) {
     found->second.sink->Deliver(std::move(out));
     return;

@@ -46,9 +46,11 @@ class RequestTable {
   void Fail(protocol::RequestId id, const absl::Status& error);
   // The last delta of a request that no token ended.
   void DeliverEnd(const scheduler::SequenceDelta& delta);
-  // What a step of `group` did to a request, with the tokens it added.
+  // What a step of `group` did to a request, with the tokens it added and the prompt tokens that it
+  // scored.
   void Deliver(protocol::GroupId group, const scheduler::SequenceDelta& delta,
-               std::span<scheduler::CommittedToken> tokens, absl::Time now);
+               std::span<scheduler::CommittedToken> tokens, std::span<protocol::TokenScore> scores,
+               absl::Time now);
   // Its first step was planned.
   void Begin(protocol::RequestId id, protocol::GroupId group, absl::Time now);
   void Prefetch(protocol::RequestId id) { requests_.prefetch(id); }

@@ -13,6 +13,7 @@ namespace skein::scheduler {
 struct StepBudget {
   uint32_t tokens = 0;
   uint32_t sequences = 0;
+  uint32_t scores = protocol::kStepScoresMax;  // rows whose prompt tokens are scored
 };
 
 // Tokens of the next chunk of a sequence within the budget; 0 when nothing is left.

@@ -5,6 +5,7 @@
 
 #include "protocol/base/log.h"
 #include "scheduler/group_scheduler.h"
+#include "scheduler/prompt_scores.h"
 
 namespace skein::scheduler {
 
@@ -46,7 +47,7 @@ uint32_t GroupScheduler::FitDrafts(const Sequence& sequence, uint32_t depth) con
 
 // Tokens of the next chunk. A prefill stops where a checkpoint is to be left.
 uint32_t GroupScheduler::NextChunk(const Sequence& sequence, const StepBudget& budget) const {
-  const uint32_t chunk = ChunkLength(sequence, budget);
+  const uint32_t chunk = LimitScores(sequence, ChunkLength(sequence, budget), budget.scores);
   if (cache_ == nullptr || geometry_.num_checkpoints == 0 || sequence.alone()) return chunk;
   for (const uint32_t stop : {sequence.cache.branch, sequence.cache.last}) {
     if (stop > sequence.planned) return std::min(chunk, stop - sequence.planned);
@@ -59,10 +60,10 @@ uint32_t GroupScheduler::NextChunk(const Sequence& sequence, const StepBudget& b
 // that others use.
 uint32_t GroupScheduler::LookUp(const Sequence& sequence, uint32_t chunk, CacheUse& use) {
   const uint32_t block = geometry_.block_tokens;
-  // The last token is always computed: its row decides the next one. Who is a suspect shares
-  // nothing.
+  // Who is a suspect shares nothing.
   const uint32_t whole = sequence.alone() ? 0 : (sequence.length() - 1) / block;
-  cache_->Find(sequence.cache_root, sequence.tokens, whole, match_);
+  cache_->Find(sequence.cache_root, sequence.tokens,
+               std::min(whole, SkippableLength(sequence) / block), match_);
   use = {};
   const auto found = static_cast<uint32_t>(match_.nodes.size());
   use.shared_length = found * block;

@@ -8,6 +8,7 @@
 #include "protocol/base/status_macros.h"
 #include "scheduler/group_assignment.h"
 #include "scheduler/prefetch.h"
+#include "scheduler/prompt_scores.h"
 #include "scheduler/rejection_sampler.h"
 
 namespace skein::scheduler {
@@ -36,12 +37,7 @@ uint32_t GroupScheduler::num_running() const {
 
 absl::Status GroupScheduler::CheckFits(const Sequence& sequence) const {
   if (!epoch_) return absl::OkStatus();
-  const bool edits = sequence.sampling.edits != nullptr || sequence.constraint != nullptr;
-  if (edits && !geometry_.edits_logits) {
-    return absl::UnavailableError(
-        "the worker is of a version without penalties, biases, token lists and tools; try again "
-        "when the rollout has ended");
-  }
+  SKEIN_RETURN_IF_ERROR(CheckKnown(sequence, geometry_));
   if (sequence.length() >= geometry_.max_model_len) {
     return absl::InvalidArgumentError(
         absl::StrCat("the prompt has ", sequence.length(), " tokens, max_model_len is ",
@@ -261,11 +257,13 @@ void GroupScheduler::AddStep(Sequence& sequence, uint32_t chunk, const DraftWish
     step.edits.value = EditsOf(sequence);
   }
   if (step.sample && sequence.bound()) AddMasks(sequence, step);
+  step.scoring = ScoringOf(sequence, chunk);
   StepInFlight::Part& part = in_flight_[plan.lane].parts.emplace_back();
   part.sequence = &sequence;
   part.id = sequence.id;
   part.sample = step.sample;
   part.chunk = chunk;
+  part.scores = step.scoring.count;
   part.depth = drafts.size();
   part.provided = !drafts.provided.empty();
   if (cache_ != nullptr) SaveState(sequence, step, part);
@@ -353,6 +351,7 @@ bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan&
   sequence.in_flight = true;
   ++sequence.num_steps;
   budget.tokens -= chunk + drafts.size();
+  budget.scores -= plan.sequences.back().scoring.count;
   budget.sequences = alone ? 0 : budget.sequences - 1;
   return true;
 }
@@ -550,8 +549,9 @@ void GroupScheduler::CommitSequence(const StepInFlight::Part& part,
   delta.first_token = static_cast<uint32_t>(commit.tokens.size());
   if (sequence.cancelled) {
     delta.cancelled = true;
-  } else if (!summary.rows.empty()) {
-    AppendTokens(part, summary, commit);
+  } else {
+    AppendScores(summary.scores, sequence, delta, commit.scores);
+    if (!summary.rows.empty() && delta.error.ok()) AppendTokens(part, summary, commit);
   }
   delta.num_draft_tokens = sequence.num_draft_tokens;
   delta.num_accepted_tokens = sequence.num_accepted_tokens;
@@ -580,6 +580,7 @@ absl::Status GroupScheduler::CommitStep(const StepResult& result, StepCommit& co
   commit.lane = result.lane;
   commit.deltas.clear();
   commit.tokens.clear();
+  commit.scores.clear();
   for (size_t i = 0; i < step.parts.size(); ++i) {
     PrefetchCommit(step.parts, result, i);
     if (step.parts[i].saved) FinishSave(step.parts[i]);

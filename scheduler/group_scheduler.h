@@ -53,6 +53,8 @@ struct SequenceDelta {
   uint64_t num_draft_tokens = 0;     // verified for the sequence so far
   uint64_t num_accepted_tokens = 0;  // of them appended: none behind the end of the sequence
   uint32_t cached_tokens = 0;        // prompt tokens not computed at the first admission
+  uint32_t first_score = 0;          // in StepCommit::scores
+  uint32_t num_scores = 0;
 
   // The sequence is gone.
   bool over() const { return ended.has_value() || cancelled || !error.ok(); }
@@ -64,9 +66,13 @@ struct StepCommit {
   uint32_t lane = 0;
   std::vector<SequenceDelta> deltas;
   std::vector<CommittedToken> tokens;
+  std::vector<protocol::TokenScore> scores;  // of prompt tokens, in order
 
   std::span<CommittedToken> TokensOf(const SequenceDelta& delta) {
     return std::span(tokens).subspan(delta.first_token, delta.num_tokens);
+  }
+  std::span<protocol::TokenScore> ScoresOf(const SequenceDelta& delta) {
+    return std::span(scores).subspan(delta.first_score, delta.num_scores);
   }
 };
 

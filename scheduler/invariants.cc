@@ -117,6 +117,11 @@ absl::Status CheckSequence(const ClusterScheduler& scheduler, const Sequence& se
     return Broken(3, "sequence ", id, " computed ", sequence.computed, ", planned ",
                   sequence.planned, ", has ", sequence.length(), " tokens");
   }
+  const bool scores = sequence.scores_prompt() && sequence.scored < sequence.prompt_length;
+  if (scores && sequence.computed >= sequence.scored) {
+    return Broken(11, "sequence ", id, " computed ", sequence.computed, " tokens, scored ",
+                  sequence.scored, " of ", sequence.prompt_length);
+  }
   const bool queued = scheduler.admission().Contains(&sequence);
   if (sequence.state == SequenceState::kQueued) {
     if (!queued || sequence.slot || !sequence.blocks.empty() || sequence.in_flight ||

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace skein::scheduler {
 
 std::optional<EndReason> EndOf(const Sequence& sequence, uint32_t max_model_len) {
@@ -24,6 +26,16 @@ std::optional<Undrafted> WhyUndrafted(const Sequence& sequence, uint32_t max_mod
   const bool last = sequence.num_generated() + 1 >= static_cast<uint32_t>(sequence.stop.max_tokens);
   if (last || sequence.alone()) return std::nullopt;
   return sequence.bound() ? Undrafted::kByGrammar : Undrafted::kByLoad;
+}
+
+absl::Status CheckKnown(const Sequence& sequence, const protocol::CacheGeometry& geometry) {
+  const bool edits = sequence.sampling.edits != nullptr || sequence.constraint != nullptr;
+  const char* lacks = edits && !geometry.edits_logits ? "penalties, biases, token lists and tools"
+                      : sequence.scores_prompt() && !geometry.scores_prompts ? "logprobs of prompts"
+                                                                             : nullptr;
+  if (lacks == nullptr) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("the worker is of a version without ", lacks,
+                                             "; try again when the rollout has ended"));
 }
 
 std::shared_ptr<const protocol::SequenceEdits> EditsOf(const Sequence& sequence) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "protocol/base/ids.h"
 #include "protocol/messages/sampling_params.h"
 #include "protocol/messages/step.h"
@@ -69,6 +70,9 @@ struct Sequence {
   protocol::SequenceId id;
   std::vector<int32_t> tokens;  // prompt, then committed tokens
   uint32_t prompt_length = 0;
+  // Prompt tokens whose logprob is known or that have none, as the first; when logprobs of the
+  // prompt are wanted. Replays do not score them again.
+  uint32_t scored = 1;
   protocol::SamplingParams sampling;
   protocol::StopConditions stop;
   protocol::SpeculationParams speculation = {};
@@ -120,6 +124,8 @@ struct Sequence {
   bool prefilling() const { return planned + 1 < length(); }
   // The next token is bound.
   bool bound() const { return constraint != nullptr && constraint->binds(); }
+  // Logprobs of its prompt are wanted.
+  bool scores_prompt() const { return sampling.num_prompt_logprobs >= 0; }
   // Its steps hold nothing else.
   bool alone() const { return step_failures > 0 || suspicion.on_probation(); }
 };
@@ -138,6 +144,9 @@ std::optional<EndReason> EndOf(const Sequence& sequence, uint32_t max_model_len)
 // Why a decoding sequence has no draft, although it could have one. Nothing of its last token,
 // which needs none, and of a suspect of a failed step, which runs without.
 std::optional<Undrafted> WhyUndrafted(const Sequence& sequence, uint32_t max_model_len);
+
+// OK, or Unavailable: a worker of this geometry does not know something that the sequence asks for.
+absl::Status CheckKnown(const Sequence& sequence, const protocol::CacheGeometry& geometry);
 
 // What a worker is told of the sequence's edits with its slot: tokens that its steps will not
 // bring. The sequence has some.

@@ -27,6 +27,11 @@ absl::Status CheckResult(const StepInFlight& step, protocol::Epoch epoch,
                        " with ", rows, " rows, the plan has sequence ", part.id.value(), " with ",
                        least, part.depth > 0 ? absl::StrCat(" to ", least + part.depth) : ""));
     }
+    if (result.sequences[i].scores.size() != part.scores) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("result ", i, " scores ", result.sequences[i].scores.size(),
+                       " tokens of sequence ", part.id.value(), ", the plan wants ", part.scores));
+    }
   }
   return absl::OkStatus();
 }

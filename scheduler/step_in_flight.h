@@ -25,6 +25,7 @@ struct StepInFlight {
     bool sample = false;
     uint32_t chunk = 0;     // rows without drafts
     uint32_t depth = 0;     // drafts at most
+    uint32_t scores = 0;    // prompt tokens that are scored
     bool provided = false;  // by a constraint, not by the head
     // A checkpoint that the step writes, and the block of the cache at whose end it is.
     std::optional<protocol::SlotId> saved = std::nullopt;

@@ -435,6 +435,7 @@ const std::map<std::string, std::string>& ProvedBy() {
       {"kernels/op.cc", "tests/kernels/kernel_registry_test.cc"},
       {"protocol/actor/threaded_actor_system.cc", "tests/protocol/zmq_transport_test.cc"},
       {"protocol/codec/edits_codec.cc", "tests/protocol/codec_test.cc"},
+      {"protocol/codec/scores_codec.cc", "tests/protocol/codec_test.cc"},
       {"protocol/config/config_keys.cc", "tests/protocol/config_test.cc"},
       {"coordinator/metrics.cc", "tests/process/serving_test.cc"},
       {"worker/node/cli_main.cc", "tests/process/lifecycle_test.cc"},

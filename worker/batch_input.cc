@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/sampling.h"
 #include "protocol/base/status_macros.h"
+#include "worker/prompt_scorer.h"
 
 namespace skein::worker {
 
@@ -188,6 +189,7 @@ absl::Status BatchInput::CheckSequence(const SequenceStep& step) const {
   }
   SKEIN_RETURN_IF_ERROR(CheckIds(step));
   SKEIN_RETURN_IF_ERROR(editor_.Check(step));
+  SKEIN_RETURN_IF_ERROR(PromptScorer::Check(step, limits_, spec_.vocab));
   return CheckDrafts(step);
 }
 

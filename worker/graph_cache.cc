@@ -21,7 +21,8 @@ std::string Describe(const DecodeShape& shape) {
 
 // Whether a sequence of a plan has the form of a decode step.
 bool Decodes(const protocol::SequenceStep& step) {
-  return step.tokens.size() == 1 && step.sample && step.provided_drafts.empty();
+  return step.tokens.size() == 1 && step.sample && step.provided_drafts.empty() &&
+         step.scoring.count == 0;
 }
 
 }  // namespace

@@ -53,6 +53,7 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
   }
   input_ = std::make_unique<BatchInput>(spec_, options.limits, *cache_, *slots_,
                                         weights_->engram_token_map, *arena_);
+  scorer_ = std::make_unique<PromptScorer>(options.limits, *arena_);
   if (options.record_steps) {
     const StepParts parts{&arena_->device(), model_.get(), draft_.get(), input_.get()};
     graphs_ = std::make_unique<GraphCache>(parts, options.limits, options.num_slots, *kernels_);

@@ -18,6 +18,7 @@
 #include "worker/model/model.h"
 #include "worker/model/model_spec.h"
 #include "worker/model/weight_loader.h"
+#include "worker/prompt_scorer.h"
 
 namespace skein::worker {
 
@@ -50,6 +51,7 @@ class LoadedModel {
   const ModelWeights& weights() const { return *weights_; }
   Model& model() { return *model_; }
   BatchInput& input() { return *input_; }
+  PromptScorer& scorer() { return *scorer_; }
   DSparkHead* draft() { return draft_.get(); }    // null without draft head
   GraphCache* graphs() { return graphs_.get(); }  // null: every step is queued call by call
   kernels::Device& device() { return arena_->device(); }
@@ -69,6 +71,7 @@ class LoadedModel {
   std::unique_ptr<Model> model_;
   std::unique_ptr<DSparkHead> draft_;
   std::unique_ptr<BatchInput> input_;
+  std::unique_ptr<PromptScorer> scorer_;
   std::unique_ptr<GraphCache> graphs_;
 };
 

@@ -201,6 +201,7 @@ protocol::CacheGeometry Geometry(const LoadOptions& options) {
   geometry.recompute_tokens = static_cast<uint32_t>(options.recompute_tokens);
   geometry.max_draft_tokens = static_cast<uint32_t>(options.limits.max_drafts);
   geometry.edits_logits = true;
+  geometry.scores_prompts = true;
   return geometry;
 }
 

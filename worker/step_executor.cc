@@ -197,6 +197,37 @@ protocol::VerificationSummary SummariseSequence(const OutputHead& head, const St
   return summary;
 }
 
+// The results of the step, then the scores of its prompts, which need the head once more.
+absl::StatusOr<std::vector<protocol::VerificationSummary>> Summaries(LoadedModel& model,
+                                                                     const StepPlan& plan,
+                                                                     const StepOutcome& outcome) {
+  std::vector<protocol::VerificationSummary> out;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    out.push_back(SummariseSequence(model.model().head(), outcome, plan.sequences[i], i));
+  }
+  if (!PromptScorer::Wants(plan)) return out;
+  std::vector<int> num_drafts;
+  for (const SequenceDrafts& drafts : outcome.drafts) {
+    num_drafts.push_back(static_cast<int>(drafts.tokens.size()));
+  }
+  SKEIN_RETURN_IF_ERROR(model.scorer().Run(plan, num_drafts, model.model(), out));
+  return out;
+}
+
+// Runs a plan that passed its checks, and puts what the step took to draft into the result.
+absl::StatusOr<std::vector<protocol::VerificationSummary>> RunChecked(LoadedModel& model,
+                                                                      const StepPlan& plan,
+                                                                      StepResult& result) {
+  SKEIN_RETURN_IF_ERROR(model.input().MoveState(plan));
+  const std::optional<DecodeShape> shape = model.graphs() != nullptr && !model.input().Edits(plan)
+                                               ? model.graphs()->Fit(plan)
+                                               : std::nullopt;
+  SKEIN_ASSIGN_OR_RETURN(const StepOutcome outcome,
+                         shape ? RunRecorded(model, plan, *shape) : RunQueued(model, plan));
+  result.draft_time_us = outcome.draft_time_us;
+  return Summaries(model, plan, outcome);
+}
+
 }  // namespace
 
 StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
@@ -215,26 +246,15 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
   if (const absl::Status status = model.input().Check(plan); !status.ok()) {
     return end(StepStatus::kRefused, status);
   }
-  if (const absl::Status status = model.input().MoveState(plan); !status.ok()) {
-    return end(StepStatus::kFailed, status);
-  }
-  const std::optional<DecodeShape> shape = model.graphs() != nullptr && !model.input().Edits(plan)
-                                               ? model.graphs()->Fit(plan)
-                                               : std::nullopt;
-  const absl::StatusOr<StepOutcome> outcome =
-      shape ? RunRecorded(model, plan, *shape) : RunQueued(model, plan);
-  if (!outcome.ok()) {
+  auto sequences = RunChecked(model, plan, result);
+  if (!sequences.ok()) {
     if (const absl::Status recovered = model.model().Recover(); !recovered.ok()) {
       SKEIN_LOG(kError, "the device does not recover from a failed step")
           .Field("reason", std::string(recovered.message()));
     }
-    return end(StepStatus::kFailed, outcome.status());
+    return end(StepStatus::kFailed, sequences.status());
   }
-  result.draft_time_us = outcome->draft_time_us;
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    result.sequences.push_back(
-        SummariseSequence(model.model().head(), *outcome, plan.sequences[i], i));
-  }
+  result.sequences = *std::move(sequences);
   result.device_time_us = MicrosecondsSince(begin);
   return result;
 }

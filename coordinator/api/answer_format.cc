@@ -38,10 +38,6 @@ void AppendItem(std::string_view item, std::string* list) {
   list->append(item);
 }
 
-std::string FormatLogprob(float logprob) {
-  return protocol::FormatJsonDouble(ShownLogprob(logprob));
-}
-
 void WriteCalls(const std::vector<ChatToolCall>& calls, JsonWriter* writer) {
   if (calls.empty()) return;
   writer->Key("tool_calls");
@@ -62,6 +58,13 @@ void WriteCalls(const std::vector<ChatToolCall>& calls, JsonWriter* writer) {
     writer->EndObject();
   }
   writer->EndArray();
+}
+
+// The member `name` with JSON text, unless it is not wanted.
+void WriteRaw(std::string_view name, const std::optional<std::string>& json, JsonWriter* writer) {
+  if (!json.has_value()) return;
+  writer->Key(name);
+  writer->Raw(*json);
 }
 
 void WriteChoice(const AnswerIdentity& identity, const ChoiceAnswer& answer, JsonWriter* writer) {
@@ -99,12 +102,17 @@ void WriteChoice(const AnswerIdentity& identity, const ChoiceAnswer& answer, Jso
   writer->Raw(answer.end.stop_reason);
   if (identity.form == RequestForm::kCompletion) {
     WriteIds("prompt_token_ids", answer.prompt_ids, writer);
+    WriteRaw("prompt_logprobs", answer.prompt_logprobs, writer);
   }
   WriteIds("token_ids", answer.ids, writer);
   writer->EndObject();
 }
 
 }  // namespace
+
+std::string FormatLogprob(float logprob) {
+  return protocol::FormatJsonDouble(ShownLogprob(logprob));
+}
 
 void WriteIds(std::string_view name, const std::optional<std::vector<int32_t>>& ids,
               JsonWriter* writer) {
@@ -193,7 +201,6 @@ void LogprobList::AppendChat(const DeltaToken& token) {
 }
 
 void LogprobList::AppendCompletion(const DeltaToken& token) {
-  const std::string_view bytes = tokenizer_.TokenBytes(token.id);
   std::string text;
   protocol::AppendJsonString(NameOf(token.id), &text);
   AppendItem(text, &tokens_);
@@ -210,6 +217,21 @@ void LogprobList::AppendCompletion(const DeltaToken& token) {
     keys.push_back(std::move(key));
   }
   AppendItem("{" + entries + "}", &top_logprobs_);
+  AppendOffset(tokenizer_.TokenBytes(token.id));
+}
+
+void LogprobList::AppendFirst(int32_t token, Shown shown) {
+  ++count_;
+  std::string text;
+  protocol::AppendJsonString(NameOf(token), &text);
+  AppendItem(text, &tokens_);
+  AppendItem("null", &token_logprobs_);
+  AppendItem("null", &top_logprobs_);
+  AppendOffset(shown == Shown::kYes ? tokenizer_.TokenBytes(token) : std::string_view());
+}
+
+// The next token begins here, and the one after it behind these bytes.
+void LogprobList::AppendOffset(std::string_view bytes) {
   AppendItem(std::to_string(text_offset_), &text_offsets_);
   text_offset_ += std::count_if(bytes.begin(), bytes.end(), [](char byte) {
     return (static_cast<uint8_t>(byte) & 0xC0) != 0x80;
@@ -248,6 +270,7 @@ std::string AnswerJson(const AnswerIdentity& identity, std::span<const ChoiceAns
   writer.EndArray();
   if (identity.form == RequestForm::kChat) {
     WriteIds("prompt_token_ids", choices.front().prompt_ids, &writer);
+    WriteRaw("prompt_logprobs", choices.front().prompt_logprobs, &writer);
   }
   writer.Key("usage");
   writer.Raw(UsageJson(usage));

@@ -53,6 +53,9 @@ struct ChoiceEnd {
   bool by_stop_string = false;  // which `stop_reason` names
 };
 
+// The JSON number of a logprob: -9999.0 stands for minus infinity.
+std::string FormatLogprob(float logprob);
+
 // Logprobs of the tokens of one chunk or answer, as the request form wants them.
 class LogprobList {
  public:
@@ -64,7 +67,11 @@ class LogprobList {
               Names names = Names::kText)
       : tokenizer_(tokenizer), form_(form), num_top_(num_top), names_(names) {}
 
+  // Whether a token is part of the text.
+  enum class Shown { kNo, kYes };
   void Append(const DeltaToken& token);
+  // The first token of a completion's prompt, which has no logprob.
+  void AppendFirst(int32_t token, Shown shown);
   bool empty() const { return count_ == 0; }
   // Bytes of JSON that wait to be taken.
   size_t waiting_bytes() const {
@@ -77,6 +84,7 @@ class LogprobList {
   std::string NameOf(int32_t token) const;
   void AppendChat(const DeltaToken& token);
   void AppendCompletion(const DeltaToken& token);
+  void AppendOffset(std::string_view bytes);
 
   const Tokenizer& tokenizer_;
   const RequestForm form_;
@@ -108,6 +116,7 @@ struct ChoiceAnswer {
   // The tokens and those of the prompt; null: not wanted.
   std::optional<std::vector<int32_t>> ids = std::nullopt;
   std::optional<std::vector<int32_t>> prompt_ids = std::nullopt;
+  std::optional<std::string> prompt_logprobs = std::nullopt;  // JSON text; null: not wanted
 };
 std::string AnswerJson(const AnswerIdentity& identity, std::span<const ChoiceAnswer> choices,
                        const Usage& usage);

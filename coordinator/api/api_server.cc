@@ -122,7 +122,6 @@ class ApiServer::Impl {
                                               size_t text_bytes) const;
   std::optional<ApiError> Submit(Call& call, GenerationParams params, GenerationInput input);
   ApiOr<std::optional<Clock::time_point>> Deadline(const Call& call) const;
-  ApiOr<std::vector<int32_t>> EncodeRaw(const RawPrompt& prompt) const;
   std::optional<ApiError> CheckTextSize(size_t text_bytes) const;
   ApiOr<JsonValue> ParseBody(const Call& call) const;
   bool IsServed(std::string_view name) const;
@@ -445,14 +444,6 @@ void ApiServer::Impl::Converse(Call& call, ChatRequest request, RequestForm form
   if (error.has_value()) SendError(call, *error);
 }
 
-ApiOr<std::vector<int32_t>> ApiServer::Impl::EncodeRaw(const RawPrompt& prompt) const {
-  if (!prompt.is_text) return prompt.ids;
-  absl::StatusOr<std::vector<int32_t>> ids = tokenizer_.Encode(prompt.text, SpecialTokens::kPlain);
-  if (!ids.ok()) return InvalidValue("prompt", std::string(protocol::StatusText(ids.status())));
-  if (prompt.add_bos) ids->insert(ids->begin(), chat_.bos_id());
-  return *std::move(ids);
-}
-
 void ApiServer::Impl::HandleCompletion(Call& call) {
   auto body = ParseBody(call);
   if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
@@ -465,16 +456,9 @@ void ApiServer::Impl::HandleCompletion(Call& call) {
     if (const auto error = CheckBeforeEncoding(call, request.params, prompt.text.size())) {
       return SendError(call, *error);
     }
-    auto ids = EncodeRaw(prompt);
-    if (const auto* error = std::get_if<ApiError>(&ids)) return SendError(call, *error);
-    PromptTokens& tokens = input.prompts.emplace_back();
-    tokens.ids = std::move(std::get<std::vector<int32_t>>(ids));
-    if (!request.echo) continue;
-    absl::StatusOr<std::string> text = prompt.text;
-    if (!prompt.is_text) text = tokenizer_.Decode(tokens.ids);
-    const std::string why(protocol::StatusText(text.status()));
-    if (!text.ok()) return SendError(call, InvalidValue("prompt", why));
-    tokens.echo = *std::move(text);
+    auto tokens = EncodePrompt(tokenizer_, chat_.bos_id(), prompt, request.echo);
+    if (const auto* error = std::get_if<ApiError>(&tokens)) return SendError(call, *error);
+    input.prompts.push_back(std::move(std::get<PromptTokens>(tokens)));
   }
   const auto error = Submit(call, std::move(request.params), std::move(input));
   if (error.has_value()) SendError(call, *error);
@@ -500,9 +484,9 @@ void ApiServer::Impl::HandleTokenize(Call& call) {
     if (reader.error().has_value()) return SendError(call, *reader.error());
     const RawPrompt& prompt = prompts.front();
     if (const auto error = CheckTextSize(prompt.text.size())) return SendError(call, *error);
-    auto encoded = EncodeRaw(prompt);
+    auto encoded = EncodePrompt(tokenizer_, chat_.bos_id(), prompt, false);
     if (const auto* error = std::get_if<ApiError>(&encoded)) return SendError(call, *error);
-    ids = std::move(std::get<std::vector<int32_t>>(encoded));
+    ids = std::move(std::get<PromptTokens>(encoded).ids);
   }
   SendJson(call, TokensJson(ids, options_.request_limits.max_model_len));
 }

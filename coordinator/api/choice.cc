@@ -15,12 +15,22 @@ Choice::Choice(Setup setup, const GenerationParams& params, RequestForm form,
       streams_(params.stream),
       lists_ids_(params.return_ids),
       lists_logprobs_(params.sampling.logprobs),
+      echoes_logprobs_(params.echo_logprobs),
+      listed_prompt_logprobs_(params.prompt_logprobs),
       min_tokens_(params.stop.min_tokens),
       parser_(tokenizer, setup_.output),
       logprobs_(tokenizer, form, params.sampling.num_top_logprobs,
                 params.tokens_as_ids ? LogprobList::Names::kIds : LogprobList::Names::kText) {
   usage_.prompt_tokens = setup_.prompt_tokens;
   text_.content = setup_.echo;
+  if (setup_.scored_prompt.has_value()) prompt_.emplace(*setup_.scored_prompt, tokenizer);
+  if (echoes_logprobs_ && prompt_->complete()) prompt_->AppendTo(&logprobs_);
+}
+
+void Choice::TakeScores(std::span<const protocol::TokenScore> scores) {
+  if (scores.empty()) return;
+  prompt_->Append(scores);
+  if (echoes_logprobs_ && prompt_->complete()) prompt_->AppendTo(&logprobs_);
 }
 
 void Choice::TakeCounts(const TokenDelta& delta) {
@@ -88,7 +98,9 @@ void Choice::AddCall(const ToolCallDelta& delta) {
   if (setup_.on_call) setup_.on_call(calls_.back());
 }
 
-bool Choice::has_unsent() const { return !text_.empty() || !logprobs_.empty() || !ids_.empty(); }
+bool Choice::has_unsent() const {
+  return !waits_for_prompt() && (!text_.empty() || !logprobs_.empty() || !ids_.empty());
+}
 
 ChoicePiece Choice::Take() {
   ChoicePiece piece;
@@ -114,6 +126,9 @@ ChoiceAnswer Choice::TakeWhole() {
   answer.end = *end_;
   if (lists_ids_) answer.ids = std::move(ids_);
   answer.prompt_ids = setup_.prompt_ids;
+  if (prompt_.has_value() && listed_prompt_logprobs_.has_value()) {
+    answer.prompt_logprobs = prompt_->Json(*listed_prompt_logprobs_);
+  }
   return answer;
 }
 

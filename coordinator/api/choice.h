@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "coordinator/api/answer_format.h"
 #include "coordinator/api/generation_params.h"
+#include "coordinator/api/prompt_logprobs.h"
 #include "coordinator/front_door.h"
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/output_parser.h"
@@ -25,10 +27,11 @@ class Choice {
  public:
   struct Setup {
     size_t index = 0;
-    protocol::RequestId request;                     // its sequence
-    std::optional<std::vector<int32_t>> prompt_ids;  // to be shown, if wanted
-    int64_t prompt_tokens = 0;                       // 0 when an earlier choice counts them
-    std::string echo;                                // text that stands before the generated one
+    protocol::RequestId request;                         // its sequence
+    std::optional<std::vector<int32_t>> prompt_ids;      // to be shown, if wanted
+    std::optional<PromptLogprobs::Setup> scored_prompt;  // whose logprobs are wanted
+    int64_t prompt_tokens = 0;                           // 0 when an earlier choice counts them
+    std::string echo;  // text that stands before the generated one
     OutputOptions output;
     int32_t eos_id = -1;
     std::function<void(ChatToolCall)> on_call;  // a call was closed; with its original text
@@ -43,6 +46,8 @@ class Choice {
 
   // Takes the work that a delta reports.
   void TakeCounts(const TokenDelta& delta);
+  // Takes logprobs of the prompt.
+  void TakeScores(std::span<const protocol::TokenScore> scores);
   // Adds a token of the text. The choice may have ended: by a stop string or a block of calls.
   void Append(const DeltaToken& token);
   // Counts a token that is not shown.
@@ -67,13 +72,17 @@ class Choice {
   void EndAs(ChoiceEnd end);
   void AddText(OutputText text);
   void AddCall(const ToolCallDelta& delta);
+  // An echo is shown with its logprobs.
+  bool waits_for_prompt() const { return echoes_logprobs_ && !prompt_->complete(); }
 
   const Setup setup_;
   const RequestForm form_;
-  const bool streams_, lists_ids_, lists_logprobs_;
+  const bool streams_, lists_ids_, lists_logprobs_, echoes_logprobs_;
+  const std::optional<int32_t> listed_prompt_logprobs_;
   const int32_t min_tokens_;
   OutputParser parser_;
   LogprobList logprobs_;
+  std::optional<PromptLogprobs> prompt_;
   Usage usage_;
   OutputText text_;                  // not taken yet
   std::vector<int32_t> ids_;         // the same

@@ -85,9 +85,7 @@ ApiOr<CompletionRequest> ParseCompletionRequest(const JsonValue& body,
   request.params = ReadGenerationParams(&reader, limits, RequestForm::kCompletion);
   ReadPenalties(&reader, Penalties::kApply, &request.params.edits);
   request.echo = reader.Bool("echo").value_or(false);
-  if (request.echo && request.params.sampling.logprobs) {
-    reader.Unsupported("echo", "is true with logprobs; this server has none of the prompt");
-  }
+  request.params.echo_logprobs = request.echo && request.params.sampling.logprobs;
   if (reader.Find("suffix") != nullptr) reader.Unsupported("suffix", kNotYet);
   if (const auto best_of = reader.Int("best_of", 1, 20); best_of.has_value() && *best_of > 1) {
     reader.Unsupported("best_of", kNotYet);

@@ -90,6 +90,7 @@ void Generation::Abandon(size_t refused) {
 void Generation::OnDelta(Choice& choice, const TokenDelta& delta) {
   if (has_ended_ || choice.end().has_value()) return;
   choice.TakeCounts(delta);
+  choice.TakeScores(delta.prompt_scores);
   const bool ends_with_stop_token = delta.finish == FinishReason::kStop;
   const size_t num_shown =
       delta.tokens.size() - (ends_with_stop_token && !delta.tokens.empty() ? 1 : 0);

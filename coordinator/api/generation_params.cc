@@ -202,6 +202,17 @@ void ReadLogprobs(FieldReader* reader, const RequestLimits& limits, RequestForm 
   }
 }
 
+// After ReadStream.
+void ReadPromptLogprobs(FieldReader* reader, const RequestLimits& limits,
+                        GenerationParams* params) {
+  const auto value = reader->Int("prompt_logprobs", 0, limits.max_logprobs);
+  if (!value.has_value()) return;
+  if (params->stream) {
+    return reader->Invalid("prompt_logprobs", "is set with stream; ask for a whole answer");
+  }
+  params->prompt_logprobs = static_cast<int32_t>(*value);
+}
+
 void ReadStream(FieldReader* reader, GenerationParams* params) {
   params->stream = reader->Bool("stream").value_or(false);
   const JsonValue* options = reader->Find("stream_options");
@@ -269,9 +280,6 @@ void ReadAccepted(FieldReader* reader, GenerationParams* params) {
 
 // Fields of other servers' and later versions: their default is accepted, anything else refused.
 void ReadRefused(FieldReader* reader) {
-  if (reader->Int("prompt_logprobs", 0, 20).has_value()) {
-    reader->Unsupported("prompt_logprobs", kNotYet);
-  }
   for (std::string_view name : {"structured_outputs", "guided_json", "guided_regex",
                                 "guided_grammar", "guided_choice", "chat_template"}) {
     if (reader->Find(name) != nullptr) reader->Unsupported(name, kNotYet);
@@ -322,6 +330,7 @@ GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& 
   params.return_ids = reader->Bool("return_token_ids").value_or(false);
   params.tokens_as_ids = reader->Bool("return_tokens_as_token_ids").value_or(false);
   ReadStream(reader, &params);
+  ReadPromptLogprobs(reader, limits, &params);
   if (const auto priority = reader->Int("priority", -100, 100)) {
     params.priority = static_cast<int32_t>(*priority);
   }

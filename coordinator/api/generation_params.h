@@ -37,6 +37,9 @@ struct GenerationParams {
   protocol::StopConditions stop;       // max_tokens and EOS are set at submission
   StopStrings stop_strings;
   protocol::SpeculationParams speculation;
+  // Alternatives listed beside the logprob of each prompt token; absent: no such list.
+  std::optional<int32_t> prompt_logprobs;
+  bool echo_logprobs = false;  // the logprobs of a completion begin with those of its prompt
   int32_t priority = 0;
   std::string cache_salt;  // empty: none
   bool stream = false;

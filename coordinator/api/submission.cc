@@ -2,6 +2,7 @@
 // Must never: make a sequence that the context does not hold.
 #include "coordinator/api/submission.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "coordinator/api/logit_edits.h"
@@ -10,6 +11,9 @@
 
 namespace skein::coordinator {
 namespace {
+
+// Prompt tokens and their alternatives in one answer: about 64 MiB of JSON.
+constexpr size_t kPromptEntriesMax = size_t{1} << 20;
 
 // The stop conditions behind a prompt of `size` tokens.
 ApiOr<protocol::StopConditions> FitLengths(const GenerationParams& params, int64_t size,
@@ -52,11 +56,61 @@ std::shared_ptr<const scheduler::TokenConstraint> ConstraintOf(const protocol::S
       stop, parts.vocab_size, input.constraint == nullptr ? nullptr : input.constraint->Clone());
 }
 
+// Alternatives that the steps of a choice report for each prompt token, -1 for no logprobs of it. A
+// chat shows those of its prompt once.
+int32_t PromptLogprobsOf(const GenerationParams& params, RequestForm form, uint32_t choice) {
+  if (form == RequestForm::kChat && choice > 0) return -1;
+  const int32_t echoed = params.echo_logprobs ? params.sampling.num_top_logprobs : -1;
+  return std::max(params.prompt_logprobs.value_or(-1), echoed);
+}
+
+// Bounds what an answer says of its prompts.
+std::optional<ApiError> CheckPromptLogprobs(const GenerationParams& params,
+                                            const GenerationInput& input) {
+  const int32_t top = PromptLogprobsOf(params, input.form, 0);
+  if (top < 0) return std::nullopt;
+  size_t tokens = 0;
+  for (const PromptTokens& prompt : input.prompts) tokens += prompt.ids.size();
+  const size_t times = input.form == RequestForm::kChat ? 1 : params.n;
+  const size_t entries = tokens * times * (1 + static_cast<size_t>(top));
+  if (entries <= kPromptEntriesMax) return std::nullopt;
+  const std::string_view name = params.prompt_logprobs.has_value() ? "prompt_logprobs" : "logprobs";
+  return InvalidValue(
+      std::string(name),
+      protocol::Concat(name, " ", top, " for ", tokens, " prompt tokens and ", times,
+                       " choices of each asks for ", entries, " entries; at most ",
+                       kPromptEntriesMax, " are given: lower it or shorten the prompt"));
+}
+
 }  // namespace
+
+ApiOr<PromptTokens> EncodePrompt(const Tokenizer& tokenizer, int32_t bos_id,
+                                 const RawPrompt& prompt, bool echo) {
+  const auto invalid = [](const absl::Status& status) {
+    return InvalidValue("prompt", std::string(protocol::StatusText(status)));
+  };
+  PromptTokens tokens;
+  if (prompt.is_text) {
+    absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(prompt.text, SpecialTokens::kPlain);
+    if (!ids.ok()) return invalid(ids.status());
+    tokens.ids = *std::move(ids);
+    if (prompt.add_bos) tokens.ids.insert(tokens.ids.begin(), bos_id);
+    tokens.begins_hidden = prompt.add_bos;
+    if (echo) tokens.echo = prompt.text;
+    return tokens;
+  }
+  tokens.ids = prompt.ids;
+  if (!echo) return tokens;
+  absl::StatusOr<std::string> text = tokenizer.Decode(tokens.ids);
+  if (!text.ok()) return invalid(text.status());
+  tokens.echo = *std::move(text);
+  return tokens;
+}
 
 ApiOr<Submission> MakeSubmission(GenerationParams params, GenerationInput input,
                                  const SubmissionParts& parts) {
   if (auto error = SetEdits(parts.tokenizer, &params)) return *error;
+  if (auto error = CheckPromptLogprobs(params, input)) return *error;
   Submission submission;
   for (const PromptTokens& prompt : input.prompts) {
     const auto size = static_cast<int64_t>(prompt.ids.size());
@@ -70,6 +124,7 @@ ApiOr<Submission> MakeSubmission(GenerationParams params, GenerationInput input,
       request.sampling = params.sampling;
       request.sampling.seed =
           params.sampling.has_seed ? params.sampling.seed + k : parts.ids.SamplingSeed(number);
+      request.sampling.num_prompt_logprobs = PromptLogprobsOf(params, input.form, k);
       request.stop = std::get<protocol::StopConditions>(stop);
       request.speculation = params.speculation;
       request.constraint = ConstraintOf(request.stop, input, parts);
@@ -83,6 +138,9 @@ ApiOr<Submission> MakeSubmission(GenerationParams params, GenerationInput input,
       choice.prompt_tokens = k == 0 ? size : 0;
       choice.echo = prompt.echo;
       if (params.return_ids) choice.prompt_ids = prompt.ids;
+      if (request.sampling.num_prompt_logprobs >= 0) {
+        choice.scored_prompt = {prompt.ids, prompt.begins_hidden};
+      }
       choice.output = OutputOf(params, input, parts, number);
       choice.eos_id = parts.chat.eos_id();
       choice.on_call = parts.on_call;

@@ -14,6 +14,7 @@
 
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/choice.h"
+#include "coordinator/api/completion_request.h"
 #include "coordinator/api/generation_params.h"
 #include "coordinator/api/request_ids.h"
 #include "coordinator/front_door.h"
@@ -26,7 +27,8 @@ namespace skein::coordinator {
 // What choices begin with.
 struct PromptTokens {
   std::vector<int32_t> ids;
-  std::string echo = {};  // stands before the text of its choices
+  std::string echo = {};       // stands before the text of its choices
+  bool begins_hidden = false;  // the first token was added and is not part of `echo`
 };
 
 // What a request asks to be generated, whatever its form was.
@@ -55,6 +57,10 @@ struct Submission {
   std::vector<SubmitRequest> requests;  // by choice; without sinks
   std::vector<Choice::Setup> choices;
 };
+
+// The prompt of a completion in tokens; with `echo` its text goes before the answer.
+ApiOr<PromptTokens> EncodePrompt(const Tokenizer& tokenizer, int32_t bos_id,
+                                 const RawPrompt& prompt, bool echo);
 
 // `n` choices of each prompt, prompt by prompt. The seed of choice k of a prompt is k more than the
 // request's: a prompt gives the same alone and in a list.

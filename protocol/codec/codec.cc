@@ -17,6 +17,7 @@
 #include "protocol/base/strings.h"
 #include "protocol/codec/edits_codec.h"
 #include "protocol/codec/list_limits.h"
+#include "protocol/codec/scores_codec.h"
 #include "protocol/schema/control.capnp.h"
 #include "protocol/schema/step.capnp.h"
 
@@ -75,6 +76,7 @@ absl::Status Write(const SequenceStep& in, wire::SequenceStep::Builder out) {
   out.setSharedLength(in.shared_length);
   if (in.restore_from) out.setRestoreFrom(in.restore_from->value() + 1);
   if (in.save_to) out.setSaveTo(in.save_to->value() + 1);
+  SKEIN_RETURN_IF_ERROR(WriteScoring(in.scoring, out));
   return WriteEdits(in, out);
 }
 
@@ -138,6 +140,7 @@ absl::Status Read(wire::SequenceStep::Reader in, SequenceStep& out) {
   if (in.getSaveTo() > 0) out.save_to = SlotId(in.getSaveTo() - 1);
   SKEIN_RETURN_IF_ERROR(ReadSpeculation(in, out));
   SKEIN_RETURN_IF_ERROR(ReadEdits(in, out));
+  SKEIN_RETURN_IF_ERROR(ReadScoring(in, out.scoring));
   return ReadSampling(in.getSampling(), out.sampling);
 }
 
@@ -180,9 +183,7 @@ absl::Status Write(const VerificationSummary& in, wire::VerificationSummary::Bui
   auto rows = out.initRows(static_cast<uint32_t>(in.rows.size()));
   for (uint32_t i = 0; i < rows.size(); ++i) {
     const RowSummary& row = in.rows[i];
-    if (row.top.size() > kTopLogprobsMax) {
-      return TooLarge("RowSummary.top", row.top.size(), kTopLogprobsMax);
-    }
+    SKEIN_RETURN_IF_ERROR(CheckTop(row.top, "RowSummary.top"));
     rows[i].setPosition(row.position);
     rows[i].setPlainToken(row.plain_token);
     rows[i].setArgmaxToken(row.argmax_token);
@@ -197,14 +198,9 @@ absl::Status Write(const VerificationSummary& in, wire::VerificationSummary::Bui
     rows[i].setRecoveredToken(row.recovered_token);
     rows[i].setRecoveredLogprob(row.recovered_logprob);
     rows[i].setResidualMass(row.residual_mass);
-    if (row.top.empty()) continue;  // an empty list costs a word
-    auto top = rows[i].initTop(static_cast<uint32_t>(row.top.size()));
-    for (uint32_t j = 0; j < top.size(); ++j) {
-      top[j].setToken(row.top[j].token);
-      top[j].setLogprob(row.top[j].logprob);
-    }
+    WriteTop(row.top, rows[i]);
   }
-  return absl::OkStatus();
+  return WriteScores(in.scores, out);
 }
 
 absl::Status Read(wire::RowSummary::Reader in, RowSummary& out) {
@@ -222,11 +218,7 @@ absl::Status Read(wire::RowSummary::Reader in, RowSummary& out) {
   out.recovered_token = in.getRecoveredToken();
   out.recovered_logprob = in.getRecoveredLogprob();
   out.residual_mass = in.getResidualMass();
-  const auto top = in.getTop();
-  SKEIN_RETURN_IF_ERROR(CheckSize(top, "RowSummary.top", kTopLogprobsMax));
-  out.top.reserve(top.size());
-  for (const auto entry : top) out.top.push_back({entry.getToken(), entry.getLogprob()});
-  return absl::OkStatus();
+  return ReadTop(in.getTop(), "RowSummary.top", out.top);
 }
 
 absl::Status Read(wire::VerificationSummary::Reader in, VerificationSummary& out) {
@@ -235,7 +227,7 @@ absl::Status Read(wire::VerificationSummary::Reader in, VerificationSummary& out
   SKEIN_RETURN_IF_ERROR(CheckSize(rows, "VerificationSummary.rows", kSummaryRowsMax));
   out.rows.reserve(rows.size());
   for (const auto row : rows) SKEIN_RETURN_IF_ERROR(Read(row, out.rows.emplace_back()));
-  return absl::OkStatus();
+  return ReadScores(in, out.scores);
 }
 
 absl::Status Write(const StepResult& in, wire::StepResult::Builder out) {
@@ -308,6 +300,7 @@ absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) 
   geometry.setEditsLogits(in.geometry.edits_logits);
   geometry.setNumCheckpoints(in.geometry.num_checkpoints);
   geometry.setRecomputeTokens(in.geometry.recompute_tokens);
+  geometry.setScoresPrompts(in.geometry.scores_prompts);
   return absl::OkStatus();
 }
 
@@ -349,6 +342,7 @@ absl::Status Read(wire::RegisterWorker::Reader in, RegisterWorker& out) {
   out.geometry.edits_logits = geometry.getEditsLogits();
   out.geometry.num_checkpoints = geometry.getNumCheckpoints();
   out.geometry.recompute_tokens = geometry.getRecomputeTokens();
+  out.geometry.scores_prompts = geometry.getScoresPrompts();
   return absl::OkStatus();
 }
 

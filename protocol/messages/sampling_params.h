@@ -42,6 +42,8 @@ struct SamplingParams {
   bool has_seed = false;         // the client gave it: same tokens again is promised
   int32_t num_top_logprobs = 0;  // 0..20, most likely alternatives wanted per token
   bool logprobs = false;         // raw logprob of each emitted token wanted
+  // Alternatives wanted per prompt token beside its own raw logprob, 0..20; -1: no such logprobs.
+  int32_t num_prompt_logprobs = -1;
   std::shared_ptr<const LogitEdits> edits = nullptr;  // null: none
 };
 

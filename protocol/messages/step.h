@@ -26,6 +26,7 @@ struct CacheGeometry {
   uint32_t num_checkpoints = 0;   // slots beyond num_slots that hold copies of slot state
   // Tokens before a position whose computation gives its whole slot state; 0: not offered.
   uint32_t recompute_tokens = 0;
+  bool scores_prompts = false;  // it knows SequenceStep::scoring
   friend bool operator==(const CacheGeometry&, const CacheGeometry&) = default;
 };
 
@@ -63,6 +64,20 @@ struct SharedEdits {
 // decoding.
 using StepTokens = absl::InlinedVector<int32_t, 4>;
 
+// Given tokens whose raw logprobs are wanted: those that follow the rows [from, from + count) of a
+// sequence's own tokens in a step.
+struct PromptScoring {
+  uint32_t from = 0;
+  uint32_t count = 0;       // 0: none
+  int32_t next_token = -1;  // the one behind the last of the tokens, if that row is among them
+  int32_t num_top_logprobs = 0;
+  friend bool operator==(const PromptScoring&, const PromptScoring&) = default;
+};
+
+// Rows of one step, of all its sequences, that may be scored: with their alternatives they fit a
+// message beside everything else.
+inline constexpr uint32_t kStepScoresMax = 1024;
+
 // One sequence's share of a step: `tokens` at positions first_position, first_position + 1, ...
 // Sender: coordinator.
 struct SequenceStep {
@@ -97,6 +112,7 @@ struct SequenceStep {
   uint32_t shared_length = 0;
   std::optional<SlotId> restore_from;  // a checkpoint that the fresh slot begins as a copy of
   std::optional<SlotId> save_to;       // a checkpoint that the slot is copied to before the step
+  PromptScoring scoring = {};
   friend bool operator==(const SequenceStep&, const SequenceStep&) = default;
 };
 
@@ -117,6 +133,14 @@ struct TopLogprob {
   int32_t token = -1;
   float logprob = 0;
   friend bool operator==(const TopLogprob&, const TopLogprob&) = default;
+};
+
+// What the model thinks of a given token: raw, as the logprobs of RowSummary, and independent of
+// edits and drafts. NaN: the logits are not finite.
+struct TokenScore {
+  float logprob = 0;
+  std::vector<TopLogprob> top;  // num_top_logprobs entries, most likely first
+  friend bool operator==(const TokenScore&, const TokenScore&) = default;
 };
 
 // One verified row: what the coordinator needs to decide the token after it.
@@ -152,6 +176,7 @@ inline constexpr uint32_t kRowDraftMissing = 4;  // the draft's own probability 
 struct VerificationSummary {
   SequenceId sequence;
   std::vector<RowSummary> rows;
+  std::vector<TokenScore> scores = {};  // one for each row of the plan's `scoring`
   friend bool operator==(const VerificationSummary&, const VerificationSummary&) = default;
 };
 

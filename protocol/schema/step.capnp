@@ -31,6 +31,13 @@ struct SequenceEdits {
   history @8 :List(Int32);
 }
 
+struct PromptScoring {
+  from @0 :UInt32;
+  count @1 :UInt32;
+  nextToken @2 :Int32 = -1;
+  numTopLogprobs @3 :Int32;
+}
+
 struct SequenceStep {
   sequence @0 :UInt64;
   slot @1 :UInt32;
@@ -51,6 +58,7 @@ struct SequenceStep {
   sharedLength @16 :UInt32;
   restoreFrom @17 :UInt32;  # slot + 1; 0: none
   saveTo @18 :UInt32;       # slot + 1; 0: none
+  scoring @19 :PromptScoring;
 }
 
 struct StepPlan {
@@ -85,9 +93,15 @@ struct RowSummary {
   residualMass @14 :Float32;
 }
 
+struct TokenScore {
+  logprob @0 :Float32;
+  top @1 :List(TopLogprob);
+}
+
 struct VerificationSummary {
   sequence @0 :UInt64;
   rows @1 :List(RowSummary);
+  scores @2 :List(TokenScore);
 }
 
 struct StepResult {
@@ -113,4 +127,5 @@ struct CacheGeometry {
   editsLogits @6 :Bool;
   numCheckpoints @7 :UInt32;
   recomputeTokens @8 :UInt32;
+  scoresPrompts @9 :Bool;
 }

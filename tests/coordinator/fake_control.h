@@ -89,6 +89,7 @@ class FakeControl final : public coordinator::FrontDoor {
     std::vector<int32_t> ids;
     size_t done = 0;
     uint64_t steps = 0;
+    size_t scored = 0;
   };
 
   void SetMode(bool hold, absl::Status error) {
@@ -133,6 +134,16 @@ class FakeControl final : public coordinator::FrontDoor {
       delta.finish = coordinator::FinishReason::kError;
       delta.error = error_;
       return delta;
+    }
+    if (sequence->request.sampling.num_prompt_logprobs >= 0) {
+      // One step for each prompt token behind the first, then the answer.
+      if (++sequence->scored < sequence->request.prompt_ids.size()) {
+        delta.prompt_scores.push_back({-0.5F, {}});
+        for (int32_t k = 0; k < sequence->request.sampling.num_prompt_logprobs; ++k) {
+          delta.prompt_scores[0].top.push_back({66 + k, -0.5F - static_cast<float>(k)});
+        }
+        return delta;
+      }
     }
     const protocol::StopConditions& stop = sequence->request.stop;
     for (size_t i = 0; i < burst_ && !delta.finish.has_value(); ++i) {

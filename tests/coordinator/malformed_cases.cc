@@ -62,6 +62,9 @@ std::vector<Case> NumberCases() {
       Invalid(kChat, Chat(R"("seed":0.5)"), "seed", "is 0.5"),
       Invalid(kChat, Chat(R"("n":0)"), "n", "is 0; accepted: 1 to 8"),
       Invalid(kChat, Chat(R"("top_logprobs":21,"logprobs":true)"), "top_logprobs", "is 21"),
+      Invalid(kChat, Chat(R"("prompt_logprobs":21)"), "prompt_logprobs", "is 21"),
+      Invalid(kChat, Chat(R"("prompt_logprobs":true)"), "prompt_logprobs", "expected an integer"),
+      Invalid(kText, Text(R"("prompt_logprobs":1,"stream":true)"), "prompt_logprobs", "stream"),
       Invalid(kChat, Chat(R"("top_logprobs":2)"), "top_logprobs", "logprobs is not true"),
       Invalid(kChat, Chat(R"("priority":101)"), "priority", "is 101; accepted: -100 to 100"),
       Invalid(kChat, Chat(R"("presence_penalty":3)"), "presence_penalty", "is 3"),
@@ -213,19 +216,16 @@ std::vector<Case> MessageCases() {
 
 std::vector<Case> UnsupportedCases() {
   return {
-      Unsupported(kChat, Chat(R"("prompt_logprobs":0)"), "prompt_logprobs"),
       Unsupported(kChat,
                   Chat(R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])"),
                   "tools[0].function.strict"),
       Unsupported(kChat, Chat(R"("response_format":{"type":"json_object"})"), "response_format"),
       Unsupported(kChat, Chat(R"("guided_regex":"a+")"), "guided_regex"),
       Unsupported(kChat, Chat(R"("structured_outputs":{"choice":["a"]})"), "structured_outputs"),
-      Unsupported(kChat, Chat(R"("prompt_logprobs":1)"), "prompt_logprobs"),
       Unsupported(kChat, Chat(R"("chat_template":"{{x}}")"), "chat_template"),
       Unsupported(kChat, Chat(R"("chat_template_kwargs":{"custom":1})"),
                   "chat_template_kwargs.custom", "thinking, enable_thinking"),
       Unsupported(kText, Text(R"("suffix":"x")"), "suffix"),
-      Unsupported(kText, Text(R"("echo":true,"logprobs":1)"), "echo", "with logprobs"),
   };
 }
 

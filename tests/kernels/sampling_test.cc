@@ -20,6 +20,7 @@ class Sampling : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     ASSERT_TRUE(reference::RegisterSampling(registry_).ok());
     ASSERT_TRUE(cpu::RegisterSampling(registry_, CpuIsa::kScalar).ok());
+    ASSERT_TRUE(cpu::RegisterVerification(registry_, CpuIsa::kScalar).ok());
   }
   // One record per parameter set, all on the same logits.
   std::vector<SampleRecord> Draw(const std::vector<float>& logits,
@@ -73,6 +74,33 @@ TEST_P(Sampling, LogprobOfATwoTokenUniformRow) {
   EXPECT_EQ(record.token, 0);
   EXPECT_EQ(record.argmax, 0);
   EXPECT_NEAR(record.logprob, -0.693147, 1e-6);
+}
+
+// rule: R4.2 — of a token that was given, not drawn.
+TEST_P(Sampling, R42LogprobOfAGivenTokenOfAUniformRow) {
+  const std::vector<float> logits = {5, 5};
+  VerifyParams params;
+  params.draft_token = 1;
+  params.form = DraftForm::kPoint;
+  float out[5] = {};
+  int32_t recovered = 0, flags = 0;
+  const auto view = [](float* value) { return MakeView(value, DType::kF32, {1}); };
+  VerifyDrafts::Args args;
+  args.logits = MakeView(logits.data(), DType::kF32, {1, 2});
+  args.params = MakeView(&params, DType::kU8, {1, static_cast<int64_t>(sizeof(params))});
+  args.target_probability = view(&out[0]);
+  args.draft_probability = view(&out[1]);
+  args.residual_mass = view(&out[2]);
+  args.draft_logprob = view(&out[3]);
+  args.recovered_logprob = view(&out[4]);
+  args.recovered = MakeView(&recovered, DType::kI32, {1});
+  args.flags = MakeView(&flags, DType::kI32, {1});
+  const KernelVariant<VerifyDrafts>* variant = registry_.Find<VerifyDrafts>(GetParam());
+  ASSERT_NE(variant, nullptr);
+  const VerifyDrafts::Problem problem{2, DType::kF32, 1};
+  TestWorkspace workspace(variant->workspace_bytes(problem));
+  ASSERT_TRUE(variant->run(problem, args, workspace.get(), {}).ok());
+  EXPECT_NEAR(out[3], -0.693147, 1e-6);
 }
 
 TEST_P(Sampling, LogprobsAreRawWhateverTheTruncationAndTemperature) {

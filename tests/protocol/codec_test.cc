@@ -147,6 +147,33 @@ TEST(CodecTest, EditsOutOfRangeAreRefused) {
               HasSubstr("SequenceStep.masks words has 16385 entries; at most 16384"));
 }
 
+TEST(CodecTest, ScoresOutOfRangeAreRefused) {
+  StepPlan plan = SamplePlan();
+  plan.sequences[1].scoring.count = kStepScoresMax + 1;
+  EXPECT_THAT(std::string(StatusText(EncodeMessage(plan).status())),
+              HasSubstr("SequenceStep.scoring has 1025 entries; at most 1024"));
+  plan.sequences[1].scoring = {0, 1, 7, static_cast<int32_t>(kTopLogprobsMax) + 1};
+  EXPECT_THAT(DecodeError(MessageType::kStepPlan, EncodeMessage(plan).value()),
+              HasSubstr("SequenceStep.scoring: 33 alternatives; from 0 to 32"));
+  StepResult result = SampleResult();
+  result.sequences[0].scores[0].top.resize(kTopLogprobsMax + 1);
+  EXPECT_THAT(std::string(StatusText(EncodeMessage(result).status())),
+              HasSubstr("TokenScore.top has 33 entries; at most 32"));
+  result.sequences[0].scores.assign(kStepScoresMax + 1, {});
+  EXPECT_THAT(std::string(StatusText(EncodeMessage(result).status())),
+              HasSubstr("VerificationSummary.scores has 1025 entries; at most 1024"));
+}
+
+// The most scores of a step leave room for the rest of a message.
+TEST(CodecTest, TheScoresOfAStepTakeAQuarterOfAMessage) {
+  StepResult result = SampleResult();
+  result.sequences[0].scores.assign(kStepScoresMax,
+                                    {-1, std::vector<TopLogprob>(20, TopLogprob{1, -0.5F})});
+  const auto bytes = EncodeMessage(result);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_LT(bytes->size(), kBodyBytesMax / 4);
+}
+
 TEST(CodecTest, ForeignBytesAreRefused) {
   EXPECT_THAT(DecodeError(MessageType::kLeaseGrant, {}), HasSubstr("a body of 0 bytes"));
   const std::vector<std::byte> odd(12);

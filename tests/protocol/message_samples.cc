@@ -41,6 +41,7 @@ StepPlan SamplePlan() {
     step.shared_length = i == 1 ? 64 : 0;
     if (i == 1) step.restore_from = protocol::SlotId(0);
     if (i == 2) step.save_to = protocol::SlotId(9);
+    if (i == 1) step.scoring = {2, 4, 31, 3};
     plan.sequences.push_back(step);
   }
   return plan;
@@ -76,6 +77,7 @@ StepResult SampleResult() {
   verified.residual_mass = 0.47F;
   result.draft_time_us = 321;
   result.sequences.push_back({SequenceId(10), {verified, row}});
+  result.sequences[0].scores = {{-0.5F, {{7, -0.25F}}}, {-1.75F, {}}};
   return result;
 }
 
@@ -89,7 +91,7 @@ RegisterWorker SampleRegistration() {
   registration.backend = "cpu";
   registration.model = "hash";
   registration.incarnation = Incarnation(5);
-  registration.geometry = {64, 100, 8, 512, 4096, 5, false, 16, 708};
+  registration.geometry = {64, 100, 8, 512, 4096, 5, false, 16, 708, true};
   registration.tokenizer = "vocabulary";
   registration.cache_layout = "layout";
   registration.numerics = "cpu";

@@ -50,6 +50,11 @@ inline int32_t NextToken(std::span<const int32_t> prefix, const std::vector<uint
   return -1;
 }
 
+// What a worker says of `token` behind `prefix`.
+inline float ScoreOf(std::span<const int32_t> prefix, int32_t token) {
+  return -static_cast<float>((NextToken(prefix) + token) % 97) / 8;
+}
+
 class FakeWorker {
  public:
   // Forgets everything: a new epoch.
@@ -92,6 +97,7 @@ class FakeWorker {
     if (drafted * geometry_.max_draft_tokens > geometry_.max_rows) Note("too many are drafted for");
     if (rows > geometry_.max_rows) Note("the plan has too many rows");
     if (rows == 0) Note("the plan is empty");
+    if (std::exchange(scored_rows_, 0) > protocol::kStepScoresMax) Note("too many rows are scored");
     return result;
   }
 
@@ -135,9 +141,18 @@ class FakeWorker {
       }
       slot.blocks.push_back(block.value());
     }
-    for (int32_t token : step.tokens) Write(slot, token);
     protocol::VerificationSummary summary;
     summary.sequence = step.sequence;
+    for (size_t i = 0; i < step.tokens.size(); ++i) {
+      Write(slot, step.tokens[i]);
+      if (i - step.scoring.from >= step.scoring.count) continue;
+      const bool last = i + 1 == step.tokens.size();
+      const int32_t next = last ? step.scoring.next_token : step.tokens[i + 1];
+      if (next < 0) Note("no token is given to score");
+      summary.scores.push_back({Score(slot, next), {}});
+      scored_rows_ += 1;
+    }
+    if (step.scoring.from + step.scoring.count > step.tokens.size()) Note("no row to score");
     const size_t samples = step.sample ? 1 + step.provided_drafts.size() : 0;
     if (!step.masks.empty() && (step.masks.size() != samples || step.draft_depth > 0)) {
       Note("the masks are not those of the sampled rows");
@@ -243,8 +258,29 @@ class FakeWorker {
     return cache_[block * geometry_.block_tokens + position % geometry_.block_tokens];
   }
 
+  float Score(const Slot& slot, int32_t token) {
+    ReadBack(slot);
+    return ScoreOf(prefix_, token);
+  }
+
   protocol::RowSummary Sample(const protocol::SequenceStep& step, const Slot& slot,
                               const std::vector<uint32_t>& mask) {
+    ReadBack(slot);
+    const std::vector<int32_t>& prefix = prefix_;
+    protocol::RowSummary row;
+    row.position = slot.length;
+    const bool greedy = step.sampling.temperature < protocol::kGreedyTemperature;
+    const uint64_t seed = greedy ? 0 : step.sampling.seed;
+    row.argmax_token = NextToken(prefix, mask);
+    row.argmax_logprob = LogprobOf(prefix);
+    row.plain_token = NextToken(prefix, mask, seed);
+    row.plain_logprob = LogprobOf(prefix, seed);
+    if (row.plain_token < 0) row.flags = protocol::kRowAllMasked;
+    return row;
+  }
+
+  // What the newest row reads, into prefix_.
+  void ReadBack(const Slot& slot) {
     std::vector<int32_t>& prefix = prefix_;
     prefix.clear();
     for (uint32_t at = 0; at < slot.length; ++at) {
@@ -260,16 +296,6 @@ class FakeWorker {
       prefix.push_back(cell.token);
     }
     if (slot.length < slot.exact_from) Note("a row with incomplete state is sampled");
-    protocol::RowSummary row;
-    row.position = slot.length;
-    const bool greedy = step.sampling.temperature < protocol::kGreedyTemperature;
-    const uint64_t seed = greedy ? 0 : step.sampling.seed;
-    row.argmax_token = NextToken(prefix, mask);
-    row.argmax_logprob = LogprobOf(prefix);
-    row.plain_token = NextToken(prefix, mask, seed);
-    row.plain_logprob = LogprobOf(prefix, seed);
-    if (row.plain_token < 0) row.flags = protocol::kRowAllMasked;
-    return row;
   }
 
   protocol::CacheGeometry geometry_;
@@ -278,7 +304,8 @@ class FakeWorker {
   std::vector<int32_t> prefix_;
   uint32_t wrong_drafts_ = 4;
   std::string defect_;
-  uint64_t clock_ = 0;  // plans run
+  uint64_t clock_ = 0;        // plans run
+  uint32_t scored_rows_ = 0;  // of the plan
 };
 
 inline protocol::StopConditions StopAt(int32_t max_tokens, int32_t min_tokens = 0,

@@ -31,6 +31,7 @@ struct HarnessSetup {
   uint32_t groups = 1;
   uint32_t max_draft_tokens = 0;  // of the workers' draft heads
   bool edits_logits = true;       // the workers know edits
+  bool scores_prompts = true;     // and logprobs of prompts
   bool prefix_caching = false;
   uint32_t num_checkpoints = 0;
   uint32_t recompute_tokens = 0;
@@ -51,14 +52,15 @@ inline scheduler::SchedulerLimits LimitsOf(const HarnessSetup& setup) {
 }
 
 inline protocol::CacheGeometry GeometryOf(const HarnessSetup& setup) {
-  return {setup.block_tokens, setup.num_blocks,      setup.max_num_seqs,
-          setup.budget,       setup.max_model_len,   setup.max_draft_tokens,
-          setup.edits_logits, setup.num_checkpoints, setup.recompute_tokens};
+  return {setup.block_tokens,     setup.num_blocks,       setup.max_num_seqs, setup.budget,
+          setup.max_model_len,    setup.max_draft_tokens, setup.edits_logits, setup.num_checkpoints,
+          setup.recompute_tokens, setup.scores_prompts};
 }
 
 // What a sequence got so far.
 struct Outcome {
   std::vector<int32_t> tokens;
+  std::vector<float> scores;  // of its prompt, from the second token on
   std::optional<scheduler::EndReason> ended;
   absl::Status error;
   bool cancelled = false;
@@ -155,6 +157,9 @@ class GroupHarness {
     if (!status.ok()) return status;
     EXPECT_EQ(commit.lane, result.lane);
     for (const scheduler::SequenceDelta& delta : commit.deltas) {
+      for (const protocol::TokenScore& score : commit.ScoresOf(delta)) {
+        outcomes_[delta.sequence.value()].scores.push_back(score.logprob);
+      }
       for (const scheduler::CommittedToken& token : commit.TokensOf(delta)) {
         outcomes_[delta.sequence.value()].tokens.push_back(token.token);
         outcomes_[delta.sequence.value()].num_drafted += token.drafted ? 1 : 0;

@@ -188,7 +188,10 @@ struct SparseAttentionOp {
     p.heads = from.heads;
     p.q_aligned =
         p.q_step % 8 == 0 && p.q_head_step % 8 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
-    const latent::Division division = latent::DivisionOf(window + from.num_selected);
+    p.out_aligned = p.out_step % 8 == 0 && p.out_head_step % 8 == 0 &&
+                    reinterpret_cast<uintptr_t>(p.out) % 16 == 0;
+    const latent::Division division =
+        latent::DivisionOf(latent::TilesOf(window) + latent::TilesOf(from.num_selected));
     p.tiles = division.tiles;
     const dim3 grid(static_cast<unsigned>(rows * division.parts));
     return cuda::LaunchAs(SparseAttention::kId, latent::LatentAttentionKernel,

@@ -95,18 +95,22 @@ absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, De
   absl::Status status =
       MapRows(args.w.codes.data, p.k, p.n, args.w.codes.step(0), fp8::kChannels, p.w);
   if (!status.ok()) return status;
-  const auto parts = static_cast<unsigned>(fp8::PartsOf(problem.n, problem.k));
+  p.parts = fp8::PartsOf(problem.n, problem.k);
+  auto blocks = static_cast<unsigned>(p.parts);  // of a cluster
   const auto launch = [&](auto tile) {
     if (p.x_aligned) {
       status = MapRows(args.x.data, p.k, p.rows, p.x_step, tile(), p.x_map);
       if (!status.ok()) return status;
     }
     p.row_tiles = static_cast<int>(BlocksFor(p.rows, tile()));
-    const dim3 grid(BlocksFor(problem.n, fp8::kChannels) * BlocksFor(p.rows, tile()) * parts);
+    const unsigned tiles = BlocksFor(problem.n, fp8::kChannels) * BlocksFor(p.rows, tile());
+    // Enough for all multiprocessors: each takes all inputs, part by part.
+    if (tile() > 64 && tiles >= 100) blocks = 1;
     const size_t shared = sizeof(fp8::Shared<tile()>) + fp8::kAlignment;
     return cuda::LaunchAs(Linear::kId, fp8::LinearFp8Kernel<tile()>,
-                          {grid, fp8::kThreads, shared, parts}, stream, p);
+                          {dim3(tiles * blocks), fp8::kThreads, shared, blocks}, stream, p);
   };
+  if (p.rows > 64) return launch(std::integral_constant<int, 128>());
   return WithRows(p.rows, launch);
 }
 

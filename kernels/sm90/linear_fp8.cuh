@@ -1,11 +1,11 @@
-// Products of few rows with e4m3 weights and activations, both scaled per 32 inputs: the time is
+// Products with e4m3 weights and activations, both scaled per 32 inputs: for few rows the time is
 // that of reading the weights once.
 // A block owns 128 output channels and a part of the inputs, up to eight blocks of a cluster share
 // the rest. The copy engine brings codes of both sides to shared memory as they are; eight warps
 // multiply: codes are the operands of warpgroup products, each one unit of 32 inputs from zero,
 // whose sum times both scales is added in f32 (catalogue 13.3 K1). The parts of a cluster are added
-// in order. How inputs are divided depends on N and K alone, and so does the order of a sum. Device
-// code.
+// in order; with more than 64 rows and tiles enough a block takes all parts, one after the other.
+// How inputs are divided depends on N and K alone, and so does the order of a sum. Device code.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,10 @@ struct Stage {
 
 // Blocks of a multiprocessor, which share its memory and registers, and stages in flight.
 constexpr int BlocksOf(int rows) { return rows > 32 ? 1 : 2; }
-constexpr int StagesOf(int rows) { return rows > 32 ? 4 : rows > 16 ? 2 : 3; }
+constexpr int StagesOf(int rows) { return rows > 64 ? 3 : rows > 32 ? 4 : rows > 16 ? 2 : 3; }
+// Registers of a tile of 128 rows: threads that multiply take some of those that fill.
+inline constexpr int kMultiplyRegisters = 208;
+inline constexpr int kFillRegisters = 88;
 
 template <int kRows>
 struct Shared {
@@ -70,6 +73,7 @@ struct Parameters {
   uint16_t* y;
   int64_t y_step;
   int n, k, rows, row_tiles;
+  int parts;  // of the inputs; a cluster has as many blocks, or one that takes one after the other
   bool x_aligned;        // rows of x begin at multiples of 16 bytes
   bool x_scale_aligned;  // and of its scales of 4
 };
@@ -177,36 +181,41 @@ __device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int 
   }
 }
 
-// Adds a stage to the sums. Two products are in flight, so that one is added while the other is
-// formed.
+// Adds a stage to the sums. Up to 64 rows, two products of a warpgroup are in flight, so that one
+// is added while the other is formed; with more, other warpgroups multiply meanwhile.
 template <int kRows>
 __device__ void AddStage(const Shared<kRows>& shared, int stage, float (&sum)[kRows / 2]) {
+  constexpr int kInFlight = kRows > 64 ? 1 : 2;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const float* x_scale = &shared.x_scale[stage][0][static_cast<int>(threadIdx.x) % 4 * 2];
   const float* w_scale = &shared.w_scale[stage][0][warp / 2];
   const uint64_t w = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].w[0][warp / 4 * 64]));
   const uint64_t x = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].x));
-  float part[2][kRows / 2];
+  float part[kInFlight][kRows / 2];
   const auto add = [&](int unit) {
-    // Scales are fetched while the product is formed.
+    constexpr int kTiles = kRows / 8;
+    constexpr int kEarly = kTiles <= 8 ? kTiles : 1;
+    // Scales are fetched while the product is formed, as far as registers go.
     const float scale = w_scale[unit * (kChannels / kUnit)];
-    float2 s[kRows / 8];
+    const auto x_scales = [&](int tile) {
+      return *reinterpret_cast<const float2*>(x_scale + unit * kRows + tile * 8);
+    };
+    float2 early[kEarly];
 #pragma unroll
-    for (int tile = 0; tile < kRows / 8; ++tile) {
-      s[tile] = *reinterpret_cast<const float2*>(x_scale + unit * kRows + tile * 8);
-    }
-    if (unit + 1 < kUnits) {
+    for (int tile = 0; tile < kEarly; ++tile) early[tile] = x_scales(tile);
+    if (unit + 1 < kUnits && kInFlight > 1) {
       wgmma::Wait<1>();
     } else {
       wgmma::Wait<0>();
     }
-    wgmma::Settle(part[unit % 2]);
+    wgmma::Settle(part[unit % kInFlight]);
 #pragma unroll
-    for (int tile = 0; tile < kRows / 8; ++tile) {
-      const float left = scale * s[tile].x, right = scale * s[tile].y;
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const float2 s = tile < kEarly ? early[tile] : x_scales(tile);
+      const float left = scale * s.x, right = scale * s.y;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float from = part[unit % 2][tile * 4 + i];
+        const float from = part[unit % kInFlight][tile * 4 + i];
         sum[tile * 4 + i] = fmaf(from, i % 2 == 0 ? left : right, sum[tile * 4 + i]);
       }
     }
@@ -216,25 +225,43 @@ __device__ void AddStage(const Shared<kRows>& shared, int stage, float (&sum)[kR
     const int line = unit * kUnit / kLine;
     const auto inside = static_cast<uint32_t>(unit * kUnit % kLine);
     wgmma::Fence();
-    wgmma::Product(part[unit % 2],
+    wgmma::Product(part[unit % kInFlight],
                    wgmma::Advance(w, static_cast<uint32_t>(line * kChannels * kLine) + inside),
                    wgmma::Advance(x, static_cast<uint32_t>(line * kRows * kLine) + inside));
     wgmma::Commit();
-    if (unit > 0) add(unit - 1);
+    if (kInFlight == 1) {
+      add(unit);
+    } else if (unit > 0) {
+      add(unit - 1);
+    }
   }
-  add(kUnits - 1);
+  if (kInFlight > 1) add(kUnits - 1);
 }
 
-// The warps that multiply; sums go to shared memory, over the stages.
+// The warps that multiply; sums go to shared memory, over the stages. Those of parts are added as
+// a cluster adds them, also where one block has all.
 template <int kRows>
-__device__ void Multiply(Shared<kRows>& shared, int first, int end) {
+__device__ void Multiply(Shared<kRows>& shared, int first, int end, int slices, int parts) {
+  constexpr bool kWhole = kRows > 64;
   float sum[kRows / 2] = {};
+  float total[kWhole ? kRows / 2 : 1] = {};
+  int part = 0;
   Ring<Shared<kRows>::kStages> ring;
+#pragma unroll 1
   for (int slice = first; slice < end; ++slice) {
     WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
     AddStage<kRows>(shared, static_cast<int>(ring.stage), sum);
     Arrive(SharedAddress(&shared.empty[ring.stage]));
     ring.Advance();
+    if constexpr (kWhole) {
+      if (cluster::Size() > 1 || slice + 1 < (part + 1) * slices / parts) continue;
+      ++part;
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) {
+        total[i] += sum[i];
+        sum[i] = part < parts ? 0.0f : total[i];
+      }
+    }
   }
   // All of the block's products are done before the stages are written.
   asm volatile("bar.sync 1, %0;" ::"n"(kMultiplyThreads) : "memory");
@@ -272,9 +299,17 @@ __global__ void __launch_bounds__(kThreads, BlocksOf(kRows))
     FenceForProducts();
   }
   __syncthreads();
-  if (threadIdx.x < kMultiplyThreads) {
-    Multiply<kRows>(shared, first, end);
+  // The same for all lanes, and known to be.
+  const int group = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
+  if (group < kMultiplyThreads / 128) {
+    if constexpr (kRows > 64) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiplyRegisters));
+    }
+    Multiply<kRows>(shared, first, end, p.k / kSlice, p.parts);
   } else {
+    if constexpr (kRows > 64) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFillRegisters));
+    }
     Fill<kRows>(p, shared, first, end, n0, t0);
   }
   cluster::Synchronize();

@@ -199,7 +199,7 @@ void BenchLinear(Setting& setting, int n, int k) {
   uint8_t* codes = RandomBytes(code_bytes * copies);
   uint8_t* scales = RandomBytes(code_bytes / 1024 * copies, 117);
   const auto* variant = setting.registry.Find<Linear>("sm90");
-  for (const int tokens : {1, 8, 16, 32, 64}) {
+  for (const int tokens : {1, 8, 16, 32, 64, 384}) {
     Linear::Args args;
     args.x = MakeView(RandomBytes(static_cast<size_t>(tokens * k)), DType::kE4m3, {tokens, k});
     args.x_scale = MakeView(RandomBytes(static_cast<size_t>(tokens * k / 32), 117), DType::kE8m0,

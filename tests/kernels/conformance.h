@@ -56,6 +56,9 @@ struct Case {
   std::function<Instance(const Rows&)> make;
   bool rows_independent = true;  // outputs of a row can be compared across calls
   bool nan_is_error = false;     // a NaN ends the call, so neighbours cannot be poisoned
+  // Rows of the largest call that rows are compared with. Above 64 the case is too large for the
+  // reference, which computes few rows of it.
+  uint32_t rows_max = 64;
 };
 
 // Cases of the operator families.

@@ -239,6 +239,11 @@ void AddProductCases(std::vector<Case>& cases) {
   add(OpId::kLinear, "format 2 long", [](const Rows& rows) {
     return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 133, 1280);
   });
+  // More rows than a tile, so many tiles that no inputs need be split.
+  add(OpId::kLinear, "format 2 many channels", [](const Rows& rows) {
+    return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 6450, 1024);
+  });
+  cases.back().rows_max = 150;
   for (const DType y : {kBf16, kF32}) {
     const std::string name = y == kBf16 ? "bf16" : "bf16 wide";
     add(OpId::kLinear, name + " long", [y](const Rows& rows) {

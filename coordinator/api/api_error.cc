@@ -14,6 +14,7 @@ namespace {
 using protocol::Concat;
 
 constexpr char kQuarantined[] = "request_quarantined";
+constexpr char kInvalidJson[] = "invalid_json";
 
 ApiError Make(int status, std::string type, std::string code, std::string message) {
   ApiError error;
@@ -46,7 +47,7 @@ ApiError GrammarTooComplex(std::string param, const absl::Status& why) {
 }
 
 ApiError InvalidJson(std::string message) {
-  return Make(400, "invalid_request_error", "invalid_json", std::move(message));
+  return Make(400, "invalid_request_error", kInvalidJson, std::move(message));
 }
 
 ApiError ContextLengthExceeded(int64_t n_prompt_tokens, int64_t max_tokens, int64_t n_ctx) {
@@ -130,6 +131,12 @@ ApiError FromRefusal(const protocol::HttpRefusal& refusal) {
     default:
       return Make(refusal.status, "invalid_request_error", "invalid_value", refusal.message);
   }
+}
+
+void NameField(std::string_view route, ApiError* error) {
+  if (error->status != 400 || error->param.has_value() || error->code == kInvalidJson) return;
+  const bool chats = route == "/v1/chat/completions" || route.starts_with("/v1/messages");
+  error->param = chats ? "messages" : route == "/detokenize" ? "tokens" : "prompt";
 }
 
 bool IsRetryable(const ApiError& error) {

@@ -52,6 +52,10 @@ ApiError FromStatus(const absl::Status& status);
 // What the listener refused.
 ApiError FromRefusal(const protocol::HttpRefusal& refusal);
 
+// Gives a 400 that is about a request as a whole the field that holds its prompt. A body that is no
+// JSON has no fields.
+void NameField(std::string_view route, ApiError* error);
+
 // True when the same request may succeed later (408, 429, 500, 503).
 bool IsRetryable(const ApiError& error);
 

@@ -14,6 +14,7 @@
 #include "coordinator/api/anthropic_messages.h"
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/call_constraint.h"
+#include "coordinator/api/chat_page.h"
 #include "coordinator/api/chat_request.h"
 #include "coordinator/api/completion_request.h"
 #include "coordinator/api/generation.h"
@@ -93,7 +94,7 @@ class ApiServer::Impl {
   void Dispatch(Call& call);
   void Send(Call& call, HttpResponse response);
   void SendJson(Call& call, std::string body);
-  void SendError(Call& call, const ApiError& error);
+  void SendError(Call& call, ApiError error);
   void Emit(const ApiEvent& event) const {
     if (options_.on_event) options_.on_event(event);
   }
@@ -200,6 +201,10 @@ void ApiServer::Impl::OnRequest(HttpRequest request, Exchange exchange) {
 
 void ApiServer::Impl::Dispatch(Call& call) {
   std::string allowed;
+  if (auto file = ChatPageFile(call.request.path)) {
+    if (call.request.method == "GET") return Send(call, *std::move(file));
+    allowed = "GET";
+  }
   for (const Route& route : kRoutes) {
     if (route.path != call.request.path) continue;
     call.route = route.path;
@@ -242,7 +247,8 @@ void ApiServer::Impl::SendJson(Call& call, std::string body) {
   Send(call, std::move(response));
 }
 
-void ApiServer::Impl::SendError(Call& call, const ApiError& error) {
+void ApiServer::Impl::SendError(Call& call, ApiError error) {
+  NameField(call.route, &error);
   Emit({ApiEvent::Kind::kRefusal, call.route, {}, error.code, error.status});
   const bool is_message = call.route.starts_with(kMessagesPrefix);
   Send(call, (is_message ? MessagesErrorResponse : ErrorResponse)(error, RetryAfterSeconds()));

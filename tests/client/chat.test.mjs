@@ -123,6 +123,7 @@ test('usage on every chunk grows to that of the whole', async () => {
   assert.equal(counts.at(-1), whole.usage.completion_tokens);
 });
 
+// rule: R4.3, R4.5
 test('logprobs are those of the tokens, in the form of the SDK', async () => {
   const answer = await client.chat.completions.create({ ...plain, logprobs: true,
     top_logprobs: 20 });
@@ -192,6 +193,7 @@ test('completions: whole, streamed, several prompts, echo', async () => {
   assert.equal(ids.choices[0].token_ids.length, 12);
 });
 
+// rule: R2.1
 test('what the SDK may send beside it changes nothing', async () => {
   const whole = await client.chat.completions.create({ ...plain, seed: 3 });
   const decorated = await client.chat.completions.create({ ...plain, seed: 3, user: 'someone',

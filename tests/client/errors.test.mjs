@@ -61,7 +61,8 @@ test('400: a body that is no JSON', () => refusal({ ...invalid, code: 'invalid_j
     headers: { 'content-type': 'application/json' } })));
 
 test('400: more than the context holds', async () => {
-  const { error } = await refusal({ ...invalid, code: 'context_length_exceeded' },
+  const { error } = await refusal({ ...invalid, code: 'context_length_exceeded',
+    param: 'prompt' },
     (client) => client.completions.create({ model, prompt: 'word '.repeat(5000), max_tokens: 1 }));
   assert.match(error.message, /maximum context length is 4096 tokens/);
   assert.equal(error.error.n_ctx, 4096);

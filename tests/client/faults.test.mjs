@@ -63,6 +63,7 @@ test('the stream helper goes on over it as well', withServer([], async (server) 
   assert.equal(await server.metric('skein_replays_total'), 1);
 }));
 
+// rule: R3.2
 test('the loss of the coordinator is an error, not a short answer', withServer([],
   async (server) => {
     const client = server.client();
@@ -101,6 +102,7 @@ test('retries carry a request over a restart', withServer(['--restart-backoff-mi
     }
   }));
 
+// rule: A4, R3.1
 test('a deadline inside a stream is an error event', withServer([], async (server) => {
   const client = server.client();
   const stream = await client.chat.completions.create(

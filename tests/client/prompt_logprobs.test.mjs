@@ -38,13 +38,13 @@ async function ask(client) {
   return { logprobs, choice, chat: chat.prompt_logprobs, text: made.choices[0].text };
 }
 
+// rule: R4.4, LP4
 test('the same in every configuration, and again on a warm cache', async () => {
   const results = [];
   for (const flags of [
     [],
-    ['--max-num-batched-tokens', '64', '--max-num-seqs', '8'],
-    ['--speculation-method', 'none', '--lanes', '2'],
-    ['--enable-prefix-caching', '0', '-dp', '2'],
+    ['--max-num-batched-tokens', '64', '--max-num-seqs', '8', '--enable-prefix-caching', '0'],
+    ['--speculation-method', 'none', '--lanes', '2', '-dp', '2'],
   ]) {
     const server = await Server.start(flags);
     try {

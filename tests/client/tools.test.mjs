@@ -28,6 +28,7 @@ const collect = async (stream) => {
   return chunks;
 };
 
+// rule: R3.4, R3.5
 test('a call comes whole and in pieces', async () => {
   const whole = await client.chat.completions.create(call);
   expectForm('chat_completion', whole);
@@ -57,6 +58,7 @@ async function parallelCall() {
     messages: [{ role: 'user', content: 'What is the time and the date?' }] };
 }
 
+// rule: R3.3, R3.5
 test('calls in parallel have indices, ids and names of their own', async () => {
   const parallel = await parallelCall();
   const whole = await client.chat.completions.create(parallel);

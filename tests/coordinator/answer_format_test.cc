@@ -23,6 +23,7 @@ TEST(AnswerFormatTest, UsageHasEveryField) {
             "\"accepted_draft_tokens\":7}}");
 }
 
+// rule: R4.3
 TEST(AnswerFormatTest, ChatLogprobsShowBytesAndBounds) {
   LogprobList list(TinyTokenizer(), RequestForm::kChat, 1);
   EXPECT_TRUE(list.empty());

@@ -247,6 +247,7 @@ TEST_F(ApiServerTest, StopStringsAreNeverSplitOverChunks) {
   EXPECT_EQ(TextAt(events[events.size() - 2], {"choices", "0", "stop_reason"}), " of Viet");
 }
 
+// rule: R4.3
 TEST_F(ApiServerTest, GivesLogprobsPerToken) {
   answer_ = "中a";
   const HttpResult result =
@@ -319,6 +320,7 @@ TEST_F(ApiServerTest, RefusalsOfTheControlLoopHaveTheirCodes) {
   }
 }
 
+// rule: R3.1
 TEST_F(ApiServerTest, FailuresEndAStreamWithAnErrorEvent) {
   control_.Hold();
   RawConnection client(server_->port());
@@ -341,6 +343,7 @@ TEST_F(ApiServerTest, FailuresEndAStreamWithAnErrorEvent) {
   EXPECT_EQ(TextAt(result.body, {"error", "type"}), "timeout_error");
 }
 
+// rule: A5, AB5
 TEST_F(ApiServerTest, DisconnectsCancelStreamedAndOtherRequests) {
   control_.Hold();
   for (const char* stream : {"false", "true"}) {
@@ -476,6 +479,7 @@ TEST_F(ApiServerTest, HeadersOfRequests) {
   }
 }
 
+// rule: R2.1
 TEST_F(ApiServerTest, UnknownFieldsAreIgnoredAndCounted) {
   EXPECT_EQ(Post(kChat, Ask(R"("verbosity":"low","user":"me","metadata":{"a":"b"})")).status, 200);
   EXPECT_THAT(Events(), Contains("4   verbosity 0"));

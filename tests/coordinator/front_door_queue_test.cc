@@ -31,6 +31,7 @@ TEST(FrontDoorQueue, RefusesUntilAGroupIsReady) {
   EXPECT_EQ(waker.count(), 1);
 }
 
+// rule: A1, AB6
 TEST(FrontDoorQueue, BoundsRequests) {
   CountingWaker waker;
   FrontDoorQueue door({.queued_requests_max = 2, .queued_tokens_max = 10}, waker);
@@ -49,6 +50,7 @@ TEST(FrontDoorQueue, BoundsRequests) {
   EXPECT_TRUE(door.TrySubmit(Prompt(3, 1)).ok());
 }
 
+// rule: A1, AB6
 TEST(FrontDoorQueue, BoundsTokens) {
   CountingWaker waker;
   FrontDoorQueue door({.queued_requests_max = 5, .queued_tokens_max = 10}, waker);

@@ -243,7 +243,7 @@ std::vector<Case> OtherCases() {
       Json(Chat("\"x\":1}{"), "text after the end of the value"),
       {kChat, Chat(R"("model":"other")"), 404, "model_not_found", "model", "\"other\""},
       {kText, Text(R"("model":"other")"), 404, "model_not_found", "model", "\"other\""},
-      {kText, Text(R"("max_tokens":4096)"), 400, "context_length_exceeded", "",
+      {kText, Text(R"("max_tokens":4096)"), 400, "context_length_exceeded", "prompt",
        "maximum context length is 4096 tokens"},
   };
 }

@@ -18,6 +18,7 @@ using MalformedRequestsTest = ApiFixture;
 
 constexpr char kChat[] = "/v1/chat/completions";
 
+// rule: R2.2, R2.3, R2.4
 TEST_F(MalformedRequestsTest, EachIsRefusedWhileStreamsRunExactly) {
   const std::string good =
       R"({"messages":[{"role":"user","content":"capital?"}],"thinking":{"type":"disabled"},)"

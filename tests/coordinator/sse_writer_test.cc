@@ -17,6 +17,7 @@ constexpr char kChatHead[] =
 
 std::string Chunk(std::string_view rest) { return kChatHead + std::string(rest) + "}\n\n"; }
 
+// rule: R3.6
 TEST(SseWriterTest, WritesChatChunks) {
   const SseWriter writer(kChat, SseWriter::ChunkUsage::kNone);
   EXPECT_EQ(writer.First(0, SseWriter::Opens::kContent, {}),

@@ -31,6 +31,7 @@ std::vector<int32_t> Ids(std::string_view text, SpecialTokens special = SpecialT
   return ids.value_or(std::vector<int32_t>());
 }
 
+// rule: E7
 TEST(TokenizerTest, ReproducesEveryRecordedEncoding) {
   std::ostringstream out;
   const auto counts =
@@ -57,6 +58,7 @@ TEST(TokenizerTest, CasesFailWhenAnIdDiffersOrTheFileIsEmpty) {
   EXPECT_FALSE(tests::RunTokenizerCases(kTinyFile, "/nonexistent", out).ok());
 }
 
+// rule: E3
 TEST(TokenizerTest, TextNeverBecomesASpecialIdWhenPlain) {
   std::string everything;
   for (int32_t id = 0; id < Tiny().vocab_size(); ++id) {
@@ -90,6 +92,7 @@ TEST(TokenizerTest, RefusesBadBytesAndUnknownIds) {
             "token id 5000 is not in the vocabulary of 4096");
 }
 
+// rule: E7
 TEST(TokenizerTest, LongRunsRoundTripWithinTheLimits) {
   for (std::string_view unit : {" ", "a", "\n", "7", ".", "中", "<", "\xCC\x81", "ab ", "=\r\n"}) {
     std::string text;

@@ -93,6 +93,7 @@ TEST(ServingFaultsTest, AWorkerThatStandsStillIsNotReady) {
   EXPECT_EQ(server.Find("skein-worker").pid(), worker.pid());
 }
 
+// rule: R3.2
 TEST(ServingFaultsTest, TheLossOfTheCoordinatorCutsStreamsVisibly) {
   const std::string port = std::to_string(FreePort());
   LiveServer server;
@@ -116,6 +117,7 @@ TEST(ServingFaultsTest, TheLossOfTheCoordinatorCutsStreamsVisibly) {
   EXPECT_EQ(server.Find("skein-worker").pid(), worker) << "only the dead child is replaced";
 }
 
+// rule: A6, AB7
 TEST(ServingFaultsTest, TermLetsStreamsEndAndRefusesNewRequests) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady()) << server.output();

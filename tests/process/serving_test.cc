@@ -380,6 +380,7 @@ std::vector<ChatAnswer> AnswersAlone() {
   return answers;
 }
 
+// rule: DT1
 TEST(ServingTest, SixteenOthersChangeNoBit) {
   const std::vector<ChatAnswer> alone = AnswersAlone();
   for (const char* lanes : {"1", "2"}) {
@@ -488,6 +489,7 @@ std::string RawRequest(const ChatCall& call, Streaming streaming) {
          std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
+// rule: A5, AB1
 TEST(ServingTest, AClientThatLeavesEndsItsRequest) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady()) << server.output();
@@ -538,6 +540,7 @@ TEST(ServingTest, AClientThatLeavesTheQueueIsForgotten) {
 
 // ---- overload
 
+// rule: A1, AB6
 TEST(ServingTest, OverloadIsRefusedAndTheRestIsExact) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady({"--max-num-seqs", "1", "--max-num-queued-reqs", "2"}))

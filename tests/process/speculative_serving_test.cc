@@ -153,6 +153,7 @@ void PrintTo(const SpeculativeFlags& flags, std::ostream* out) { *out << flags.n
 
 class SpeculativeFlagsTest : public ::testing::TestWithParam<SpeculativeFlags> {};
 
+// rule: V4, LP1
 TEST_P(SpeculativeFlagsTest, AnswersEqualThoseWithoutDrafts) {
   const std::vector<ChatAnswer>& wanted = WithoutDrafts();
   std::vector<std::string> flags = GetParam().flags;
@@ -275,6 +276,7 @@ TEST(SpeculativeServingTest, StreamsOutliveTheWorkerInTheMiddleOfDrafts) {
   EXPECT_EQ(server.Metric("skein_generation_tokens_total"), 4 * 600) << "each token once";
 }
 
+// rule: V5
 TEST(SpeculativeServingTest, TheStartNamesWhatDraftsAndUsageCounts) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady(

@@ -90,6 +90,7 @@ TEST(JsonTest, RefusesNumbersThatAreNotJsonOrNotFinite) {
   EXPECT_THAT(Error(digits), HasSubstr("number beyond the range of a double"));
 }
 
+// rule: R2.3
 TEST(JsonTest, RefusesDuplicateKeysAtAnyDepthWithPath) {
   EXPECT_EQ(Error(R"({"a":1,"a":2})"), "invalid JSON at byte 12 ($.a): duplicate key");
   EXPECT_THAT(Error(R"([{"m":{"x":1,"y":2,"x":3}}])"), HasSubstr("($[0].m.x): duplicate key"));
@@ -107,6 +108,7 @@ TEST(JsonTest, RefusesBrokenText) {
   EXPECT_THAT(Error("\xEF\xBB\xBF{}"), HasSubstr("syntax error"));
 }
 
+// rule: R2.3
 TEST(JsonTest, RefusesInvalidUtf8WithOffset) {
   for (const char* bytes : {"\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF", "\xE4\xBD"}) {
     EXPECT_EQ(Error("[\"" + std::string(bytes) + "\"]"),
@@ -114,6 +116,7 @@ TEST(JsonTest, RefusesInvalidUtf8WithOffset) {
   }
 }
 
+// rule: R2.3
 TEST(JsonTest, EnforcesEveryLimit) {
   std::string deep(65, '[');
   deep += std::string(65, ']');

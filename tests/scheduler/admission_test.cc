@@ -15,6 +15,7 @@ Sequence Waiting(uint64_t id, size_t tokens, int32_t priority = 0) {
   return sequence;
 }
 
+// rule: A1
 TEST(Admission, RefusesMoreRequestsThanItsBound) {
   Admission admission({.queued_requests_max = 2, .queued_tokens_max = 100});
   Sequence a = Waiting(1, 3);
@@ -29,6 +30,7 @@ TEST(Admission, RefusesMoreRequestsThanItsBound) {
   EXPECT_TRUE(admission.Check(1).ok());
 }
 
+// rule: A1
 TEST(Admission, RefusesMoreTokensThanItsBound) {
   Admission admission({.queued_requests_max = 10, .queued_tokens_max = 8});
   Sequence a = Waiting(1, 6);

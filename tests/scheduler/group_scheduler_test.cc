@@ -184,6 +184,7 @@ TEST(GroupScheduler, TwoLanesHaveTheirOwnSequences) {
   }
 }
 
+// rule: A3
 TEST(GroupScheduler, PreemptsTheLastServedWhenBlocksRunOut) {
   GroupHarness harness({.block_tokens = 4, .num_blocks = 2});
   harness.Start();

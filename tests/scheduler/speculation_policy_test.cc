@@ -90,6 +90,7 @@ TEST(SpeculationPolicy, DraftsAsDeepAsItPays) {
   EXPECT_LE(costly.Run(1, 400), 0.1);
 }
 
+// rule: V3
 TEST(SpeculationPolicy, LoadMakesDraftsShorter) {
   World world;
   world.row = 800;  // rows dominate: what a draft costs is what a token costs

@@ -47,6 +47,7 @@ TEST(SpeculativeSchedule, NothingIsDraftedThatCannotBeUsed) {
   EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 4, 3));
 }
 
+// rule: V3
 TEST(SpeculativeSchedule, NothingIsDraftedBeyondTheModelsLength) {
   HarnessSetup setup = Drafting();
   setup.max_model_len = 12;
@@ -60,6 +61,7 @@ TEST(SpeculativeSchedule, NothingIsDraftedBeyondTheModelsLength) {
   EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 9, 30));
 }
 
+// rule: V1
 TEST(SpeculativeSchedule, ARequestBoundsAndDisablesItsDrafts) {
   GroupHarness harness(Drafting());
   harness.Start();

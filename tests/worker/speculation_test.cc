@@ -37,6 +37,7 @@ struct Mode {
 
 class Speculation : public ::testing::TestWithParam<Mode> {};
 
+// rule: V4, LP1
 TEST_P(Speculation, EveryDepthGivesTheSameOutput) {
   const auto [mode, temperature] = GetParam();
   uint64_t accepted = 0;
@@ -62,6 +63,7 @@ TEST_P(Speculation, CutsPausesAndGapsOfTheDrafterChangeNothing) {
   }
 }
 
+// rule: LP2
 TEST_P(Speculation, ProvidedDraftsRightAndWrongChangeNothing) {
   const auto [mode, temperature] = GetParam();
   for (uint32_t seed = 20; seed < 26; ++seed) {

@@ -1,0 +1,18 @@
+// The page at /: what runs here, and a chat with it. Three static files; the browser loads nothing
+// from elsewhere.
+// Owns: nothing.
+// Thread: any.
+// Must never: name another origin, or show the text of an answer as markup.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "protocol/http/http_message.h"
+
+namespace skein::coordinator {
+
+// The file of a path with the headers that keep the page to itself; nothing for another path.
+std::optional<protocol::HttpResponse> ChatPageFile(std::string_view path);
+
+}  // namespace skein::coordinator

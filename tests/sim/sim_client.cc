@@ -46,6 +46,8 @@ void SimClient::End(const coordinator::TokenDelta& delta) {
     }
     return;
   }
+  // The loop looks at what clients want before it looks at results.
+  if (cancelled_) return Violate(2, "it was cancelled, and is answered");
   if (num_tokens_ != request_.answer.size()) {
     return Violate(2, absl::StrCat("it ended after ", num_tokens_, " tokens, alone it has ",
                                    request_.answer.size()));

@@ -274,7 +274,7 @@ void SimCluster::Submit(ClientRequest request) {
     system_.After(random_.Between(absl::ZeroDuration(), absl::Seconds(2)), [this, client] {
       if (coordinator_.loop == nullptr) return;
       marks_.Reach(Mark::kCancelledTooLate, client->over());
-      client->SetCancelled();
+      if (!client->over()) client->SetCancelled();
       coordinator_.door->Cancel({client->request().submit.id});
     });
   }
@@ -342,8 +342,34 @@ void SimCluster::Settle() {
   canary_ = clients_.back();
 }
 
+// I7: what a request finds in the cache was computed for its own tenant and salt.
+void SimCluster::CheckIsolation(const SimClient& client) {
+  const coordinator::SubmitRequest& submit = client.request().submit;
+  for (const auto& other : clients_) {
+    const ClientRequest& request = other->request();
+    if (request.submit.id == submit.id || request.submit.tenant != submit.tenant ||
+        request.submit.cache_salt != submit.cache_salt) {
+      continue;
+    }
+    std::vector<int32_t> tokens = request.submit.prompt_ids;
+    tokens.insert(tokens.end(), request.answer.begin(), request.answer.end());
+    const auto end = std::mismatch(tokens.begin(), tokens.end(), submit.prompt_ids.begin(),
+                                   submit.prompt_ids.end());
+    if (end.first - tokens.begin() >= static_cast<std::ptrdiff_t>(client.cached_tokens())) return;
+  }
+  oracles_.Violate(1, absl::StrCat("request ", submit.id.value(), " finds ", client.cached_tokens(),
+                                   " tokens that nobody of its tenant computed"));
+}
+
 void SimCluster::CheckEnd() {
   done_ = true;
+  for (const auto& client : clients_) {
+    if (client->cached_tokens() > 0) CheckIsolation(*client);
+  }
+  // What comes back within the lease is no loss.
+  if (!config_.may_lose_workers() && Losses() > losses_before_) {
+    oracles_.Violate(6, "a worker was lost although it was there all the time");
+  }
   oracles_.CheckIdle(coordinator_.loop->scheduler(), *coordinator_.door);
 }
 

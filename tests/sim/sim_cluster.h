@@ -116,6 +116,7 @@ class SimCluster {
   void Settle();
   bool Repaired();
   void CheckEnd();
+  void CheckIsolation(const SimClient& client);
   bool AnyOpen() const;
   std::string DescribeStall() const;
 

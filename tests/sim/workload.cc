@@ -1,6 +1,7 @@
 #include "tests/sim/workload.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -121,6 +122,19 @@ bool SimConfig::own_deaths() const {
 bool SimConfig::failed_steps() const {
   return std::any_of(workers.begin(), workers.end(),
                      [](const DeviceOptions& device) { return device.fail_one_in > 0; });
+}
+
+bool SimConfig::may_lose_workers() const {
+  constexpr Fault kHarmless[] = {Fault::kCut,         Fault::kDrainGroup, Fault::kUndrainGroup,
+                                 Fault::kCloseServer, Fault::kOpenServer, Fault::kRolloutVerb};
+  for (size_t i = 0; i < kNumFaults; ++i) {
+    const auto fault = static_cast<Fault>(i);
+    const bool harmless =
+        std::find(std::begin(kHarmless), std::end(kHarmless), fault) != std::end(kHarmless);
+    if (Has(fault) && !harmless) return true;
+  }
+  const bool damaged = network.damage_one_in > 0 && network.damage_one_in < 20;
+  return damaged || poison_one_in > 0 || own_deaths();
 }
 
 SimConfig DrawConfig(SimRandom& random, bool faults) {

@@ -68,6 +68,8 @@ struct SimConfig {
   // Something may end processes of their own doing, or fail steps, that is no request's fault.
   bool own_deaths() const;
   bool failed_steps() const;
+  // A worker may be gone for longer than its lease.
+  bool may_lose_workers() const;
 };
 
 // `faults`: false for a run in which nothing goes wrong.

@@ -401,4 +401,10 @@ SimOutcome SimCluster::Run() {
   return outcome;
 }
 
+SimOutcome RunSeed(uint64_t seed, bool faults) {
+  SimRandom random(seed);
+  const SimConfig config = DrawConfig(random, faults);
+  return SimCluster(random.Next(), config).Run();
+}
+
 }  // namespace skein::tests

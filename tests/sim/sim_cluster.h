@@ -146,4 +146,7 @@ class SimCluster {
   bool done_ = false;
 };
 
+// The run of one seed, from its configuration on.
+SimOutcome RunSeed(uint64_t seed, bool faults);
+
 }  // namespace skein::tests

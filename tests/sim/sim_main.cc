@@ -63,7 +63,7 @@ std::string Reproduction(uint64_t seed, bool faults) {
                       "\n");
 }
 
-SimOutcome RunSeed(uint64_t seed, const Options& options) {
+SimOutcome RunLogged(uint64_t seed, const Options& options) {
   const bool faults = options.faults;
   const std::string command =
       absl::StrCat("violation in seed ", seed, ": the program ended; ", Reproduction(seed, faults));
@@ -88,13 +88,13 @@ SimOutcome RunSeed(uint64_t seed, const Options& options) {
 }
 
 void RunOne(uint64_t seed, const Options& options, bool twice, Totals& totals) {
-  const SimOutcome outcome = RunSeed(seed, options);
+  const SimOutcome outcome = RunLogged(seed, options);
   if (!outcome.violation.empty()) {
     ++totals.violations;
     std::fprintf(stderr, "violation in seed %llu: %s; %s", static_cast<unsigned long long>(seed),
                  outcome.violation.c_str(), Reproduction(seed, options.faults).c_str());
   }
-  if (twice && RunSeed(seed, options).trace != outcome.trace) {
+  if (twice && RunLogged(seed, options).trace != outcome.trace) {
     ++totals.different;
     std::fprintf(stderr, "seed %llu is not the same twice\n",
                  static_cast<unsigned long long>(seed));

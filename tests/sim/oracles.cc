@@ -16,6 +16,12 @@ void Oracles::CheckScheduler(const scheduler::ClusterScheduler& scheduler) {
   if (const absl::Status status = scheduler::CheckInvariants(scheduler); !status.ok()) {
     Violate(3, std::string(status.message()));
   }
+  for (const auto& [id, sequence] : scheduler.sequences()) {
+    const bool runs = sequence->state == scheduler::SequenceState::kRunning;
+    if (runs && sequence->alone() && sequence->cache.chain.root != scheduler::kNoNode) {
+      Violate(3, absl::StrCat("sequence ", id.value(), " is a suspect and shares blocks"));
+    }
+  }
   for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
     const scheduler::GroupScheduler& group = scheduler.group(protocol::GroupId(i));
     const scheduler::AuditFindings found = scheduler::AuditBlocks(group);

@@ -193,6 +193,9 @@ void SimCluster::OnWorkerExit(size_t index, const absl::Status& reason) {
     oracles_.Violate(6, absl::StrCat("worker ", index + 1, " gave up: ", reason.message()));
   }
   marks_.Reach(Mark::kWorkerGaveUp);
+  if (!config_.may_lose_workers()) {
+    oracles_.Violate(6, "a worker gave up although its coordinator was there all the time");
+  }
   EndWorker(index, protocol::PredecessorEnd::kOutside);
 }
 
@@ -201,8 +204,25 @@ void SimCluster::AfterControlRound() {
   ObserveRound();
   oracles_.CheckScheduler(coordinator_.loop->scheduler());
   oracles_.CheckDoor(*coordinator_.door, config_.door);
+  CheckDeadlines();
   // As the listener does it when its last connection is closed.
   if (coordinator_.door->draining() && !AnyOpen()) coordinator_.drained = true;
+}
+
+// A loop that runs looks at deadlines each 100 ms.
+void SimCluster::CheckDeadlines() {
+  if (config_.Has(Fault::kPauseCoordinator)) return;
+  const auto& sequences = coordinator_.loop->scheduler().sequences();
+  for (const auto& client : clients_) {
+    const coordinator::SubmitRequest& submit = client->request().submit;
+    if (client->over() || !submit.deadline ||
+        ToSteady(system_.Now() - absl::Milliseconds(200)) < *submit.deadline) {
+      continue;
+    }
+    const auto found = sequences.find(coordinator::SequenceOf(submit.id));
+    if (found != sequences.end() && found->second->cancelled) continue;
+    oracles_.Violate(2, absl::StrCat("request ", submit.id.value(), " goes on after its deadline"));
+  }
 }
 
 bool SimCluster::AnyOpen() const {

@@ -85,6 +85,7 @@ class SimCluster {
   void EndWorker(size_t index, protocol::PredecessorEnd end);
   void OnWorkerExit(size_t index, const absl::Status& reason);
   void AfterControlRound();
+  void CheckDeadlines();
 
   // Clients and operators.
   void SubmitNext();

@@ -188,8 +188,8 @@ ClientRequest Workload::Draw() {
   submit.priority = static_cast<int32_t>(random_.Below(3)) - 1;
   submit.speculation.enabled = !random_.OneIn(6);
   submit.speculation.max_draft_tokens = random_.OneIn(4) ? random_.Below(3) : 63;
-  if (random_.OneIn(4)) submit.cache_salt = "salt";
-  if (random_.OneIn(4)) submit.tenant = "tenant";
+  if (random_.OneIn(4)) submit.cache_salt = "b";
+  if (random_.OneIn(3)) submit.tenant = random_.OneIn(2) ? "a" : "ab";
   if (random_.OneIn(3)) {
     submit.sampling.temperature = 0;
     submit.speculation.mode = protocol::VerificationMode::kGreedy;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds `dev` and runs every test that needs no GPU. On Debian 12, as
 # root or with sudo.
-#   --full   also 20,000 seeds of the simulation, and the suite under the address and undefined
-#            behaviour sanitizers
+#   --full   also 20,000 seeds of the simulation, the suite under the address and undefined behaviour
+#            sanitizers, and the planted breaks, each of which a test must see
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . deploy/packages.sh
@@ -50,4 +50,6 @@ if [ "$full" = yes ]; then
   build_preset asan
   say "Running the tests under the sanitizers"
   ctest --preset asan -j2
+  say "Planting breaks"
+  tests/planted_breaks.sh
 fi

@@ -105,6 +105,8 @@ TEST_F(PromptLogprobsRequestTest, AStreamShowsTheEchoWithItsLogprobs) {
   const auto events = Stream(kText, fields + R"(,"stream":true})");
   const JsonValue first = At(events.front(), {"choices", "0"});
   EXPECT_THAT(std::string(first.Find("text")->string()), HasSubstr("a b c"));
+  ASSERT_FALSE(first.Find("logprobs")->IsNull()) << "the echo alone";
+  EXPECT_GE(first.Find("logprobs")->Find("tokens")->elements().size(), 4u) << "BOS and three";
   std::string text;
   size_t tokens = 0;
   for (const std::string& event : events) {

@@ -115,6 +115,20 @@ TEST_F(ToolCallsTest, S11AWholeAnswerHasTheCalls) {
   EXPECT_EQ(TextAt(result.body, {"choices", "0", "finish_reason"}), "tool_calls");
 }
 
+// rule: S7, R3.4 — a call without wrapper ends no block; the turn ends by its stop token.
+TEST_F(ToolCallsTest, R34ACallWithoutWrapperEndsTheTurnWithToolCalls) {
+  answer_ =
+      "<｜DSML｜ invoke name=\"get_weather\">\n<｜DSML｜ parameter name=\"location\" "
+      "string=\"true\">Paris</｜DSML｜ parameter>\n</｜DSML｜ invoke>";
+  const protocol::HttpResult whole = Post(kPath, Body(kTools));
+  EXPECT_EQ(TextAt(whole.body, {"choices", "0", "finish_reason"}), "tool_calls");
+  const StreamedAnswer streamed =
+      Read(Stream(kPath, Body(std::string(kTools) + R"(,"stream":true)")));
+  EXPECT_EQ(streamed.finish, "tool_calls");
+  ASSERT_EQ(streamed.calls.size(), 1u);
+  EXPECT_EQ(streamed.calls[0].arguments, R"({"location":"Paris"})");
+}
+
 // rule: R3.3, R3.4, S9
 TEST_F(ToolCallsTest, S9AStreamHasTheSameCallsWhateverTheStep) {
   for (const size_t burst : {1, 2, 3, 5, 7, 64}) {

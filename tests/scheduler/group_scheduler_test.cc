@@ -239,6 +239,18 @@ TEST(GroupScheduler, MinTokensKeepsAStopTokenInTheText) {
   EXPECT_EQ(harness.outcome(1).tokens, alone);
 }
 
+TEST(GroupScheduler, MinTokensCountTheStopTokenItself) {
+  GroupHarness harness({});
+  harness.Start();
+  const std::vector<int32_t> alone = harness.Alone(1, 3, 5);
+  ASSERT_NE(alone[0], alone[1]);
+  ASSERT_TRUE(harness.Add(1, {100, 101, 102}, StopAt(5, 2, {alone[1]})).ok());
+  ASSERT_TRUE(harness.Add(2, {100, 101, 102}, StopAt(5, 3, {alone[1]})).ok());
+  EXPECT_TRUE(harness.Finish());
+  EXPECT_EQ(harness.outcome(1).tokens.size(), 2U) << "it is the last of them";
+  EXPECT_GT(harness.outcome(2).tokens.size(), 2U) << "it is one before";
+}
+
 TEST(GroupScheduler, TheModelLengthEndsASequence) {
   GroupHarness harness({.max_model_len = 10});
   harness.Start();

@@ -119,6 +119,7 @@ bool GroupScheduler::UseCache(Sequence& sequence, const StepBudget& budget) {
 void GroupScheduler::CountHit(Sequence& sequence, uint32_t whole) {
   const CacheUse& use = sequence.cache;
   sequence.cached_tokens = use.resume_length;
+  if (sequence.scores_prompt()) return;  // what it skips is no miss of the cache
   counters_.cache_queries += sequence.length();
   counters_.cache_hits += use.resume_length;
   const auto miss = [this](CacheMiss reason, uint32_t tokens) {

@@ -468,6 +468,8 @@ void GroupScheduler::FillPlan(uint32_t lane, std::span<Sequence* const> newcomer
     if (sequence->state == SequenceState::kRunning) AddToPlan(*sequence, budget, plan);
   }
   for (size_t i = 0; i < newcomers.size(); ++i) {
+    // Who scores its prompt enters where rows may be scored: its first chunk is never empty.
+    if (budget.scores == 0 && ScoresMore(*newcomers[i])) continue;
     if (!LaneHasRoom(lane, newcomers.size() - i) || !Admit(*newcomers[i], lane, budget, plan))
       break;
   }

@@ -21,6 +21,10 @@ protocol::PromptScoring ScoringOf(const Sequence& sequence, uint32_t chunk) {
   return scoring;
 }
 
+bool ScoresMore(const Sequence& sequence) {
+  return sequence.scores_prompt() && sequence.scored < sequence.prompt_length;
+}
+
 uint32_t LimitScores(const Sequence& sequence, uint32_t chunk, uint32_t scores) {
   const protocol::PromptScoring scoring = ScoringOf(sequence, chunk);
   return scoring.count <= scores ? chunk : scoring.from + scores;
@@ -29,7 +33,7 @@ uint32_t LimitScores(const Sequence& sequence, uint32_t chunk, uint32_t scores) 
 uint32_t SkippableLength(const Sequence& sequence) {
   // The last row is always computed: it decides the next token.
   const uint32_t longest = sequence.length() - 1;
-  return sequence.scores_prompt() ? std::min(longest, sequence.scored - 1) : longest;
+  return ScoresMore(sequence) ? std::min(longest, sequence.scored - 1) : longest;
 }
 
 void AppendScores(std::span<const protocol::TokenScore> scores, Sequence& sequence,

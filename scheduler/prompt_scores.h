@@ -15,6 +15,9 @@ namespace skein::scheduler {
 // not known yet. Nothing unless the sequence wants logprobs of its prompt.
 protocol::PromptScoring ScoringOf(const Sequence& sequence, uint32_t chunk);
 
+// The sequence wants logprobs of prompt tokens that it does not have yet.
+bool ScoresMore(const Sequence& sequence);
+
 // The longest front of a chunk that scores at most `scores` rows.
 uint32_t LimitScores(const Sequence& sequence, uint32_t chunk, uint32_t scores);
 

@@ -329,6 +329,9 @@ ApiOr<ChatRequest> ParseMessagesRequest(const JsonValue& body, const RequestLimi
     reader.Invalid("max_tokens", "is missing; expected the most tokens of the answer");
   }
   if (request.params.n > 1) reader.Unsupported("n", "is above 1; a message has one answer");
+  if (request.params.prompt_logprobs.has_value()) {
+    reader.Unsupported("prompt_logprobs", "is set; a message has none of it");
+  }
   for (const auto& [name, is_set] : {std::pair("logprobs", request.params.sampling.logprobs),
                                      std::pair("return_token_ids", request.params.return_ids)}) {
     if (is_set) reader.Unsupported(name, "is true; a message has none of it");

@@ -336,6 +336,7 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
   setup.identity.created = options_.unix_time();
   setup.params = params;
   setup.headers = call.headers;
+  setup.route = call.route;
   setup.egress_bytes_max = options_.http_limits.egress_bytes_max;
   setup.courier = courier_;
   setup.retry_after_s = [this] { return RetryAfterSeconds(); };

@@ -84,8 +84,9 @@ async function describe() {
     const health = await fetch('health');
     const [models, version] = await Promise.all([
       fetch('v1/models', { headers: headers() }), fetch('version', { headers: headers() })]);
-    if (models.status === 401) {
-      $('runs').textContent = 'This server needs a key: see Settings.';
+    if (!models.ok) {
+      $('runs').textContent = models.status === 401
+        ? 'This server needs a key: see Settings.' : (await models.json()).error.message;
       return;
     }
     const list = (await models.json()).data;
@@ -129,13 +130,14 @@ function openAnswer() {
 
 async function answer() {
   const shown = openAnswer();
+  const conversation = messages; // "New conversation" begins another one
   running = new AbortController();
   $('send').hidden = true;
   $('stop').hidden = false;
   let content = '';
   try {
     const response = await fetch('v1/chat/completions', { method: 'POST', headers: headers(),
-      signal: running.signal, body: JSON.stringify({ messages, stream: true,
+      signal: running.signal, body: JSON.stringify({ messages: conversation, stream: true,
         thinking: { type: $('thinking').checked ? 'enabled' : 'disabled' } }) });
     if (!response.ok) throw new Error((await response.json()).error.message);
     await readEvents(response.body, (event) => {
@@ -154,7 +156,7 @@ async function answer() {
     if (error.name === 'AbortError') add(shown.message, 'div', 'note', 'Stopped.');
     else add(shown.message, 'div', 'error', error.message);
   }
-  messages.push({ role: 'assistant', content });
+  if (content) conversation.push({ role: 'assistant', content });
   running = null;
   $('send').hidden = false;
   $('stop').hidden = true;

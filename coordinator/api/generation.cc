@@ -173,7 +173,8 @@ void Generation::Finish() {
   }
 }
 
-void Generation::Fail(const ApiError& error, const Choice* failed) {
+void Generation::Fail(ApiError error, const Choice* failed) {
+  NameField(setup_.route, &error);
   End(error.status == 408 ? "timeout" : "error", wants_stream() ? 200 : error.status);
   Cancel(failed);
   if (wants_stream()) {

@@ -36,6 +36,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
     GenerationParams params;
     std::vector<Choice::Setup> choices;  // at least one; by index
     protocol::HttpHeaders headers;       // of the response
+    std::string_view route;              // of the API, a literal; names fields in errors
     size_t egress_bytes_max = 256 * 1024;
     std::shared_ptr<DeltaCourier> courier;  // from the control thread to the listener's
     std::function<int()> retry_after_s;     // advice for a 503
@@ -65,7 +66,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   void EndChoice();
   void Finish();
   // `failed`: the choice that the control loop ended, if it was one.
-  void Fail(const ApiError& error, const Choice* failed = nullptr);
+  void Fail(ApiError error, const Choice* failed = nullptr);
   // The choices that still run run no more.
   void Cancel(const Choice* failed = nullptr);
   // Counts the end; called before the client can see it.

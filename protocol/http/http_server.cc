@@ -293,7 +293,8 @@ void HttpExchange::StartStream(HttpResponse head) {
 bool HttpExchange::Push(std::string bytes) {
   if (link_->is_ended) return false;
   const size_t before = link_->pending_bytes.fetch_add(bytes.size());
-  if (before + bytes.size() > link_->egress_bytes_max) {
+  // A single piece may be larger than what may wait.
+  if (before > 0 && before + bytes.size() > link_->egress_bytes_max) {
     link_->pending_bytes.fetch_sub(bytes.size());
     return false;
   }

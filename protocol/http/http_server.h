@@ -35,7 +35,8 @@ class HttpExchange {
   // Sends a head with chunked framing; the body follows by Push. Not for HTTP/1.0.
   void StartStream(HttpResponse head);
   // Queues bytes of the body; all queued bytes leave in one chunk. False, with nothing queued, when
-  // the client is gone or more than egress_bytes_max would wait for the socket.
+  // the client is gone or more than egress_bytes_max would wait for the socket; one piece alone may
+  // be larger.
   [[nodiscard]] bool Push(std::string bytes);
   // Queues `last` whatever waits already, and ends the body. With kClose the connection is closed
   // after it, otherwise it lives on.

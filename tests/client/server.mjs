@@ -49,7 +49,12 @@ export class Server {
     server.ended = new Promise((resolve) => {
       server.child.on('exit', (code, signal) => resolve(signal ?? code));
     });
-    await server.ready();
+    try {
+      await server.ready();
+    } catch (error) {
+      server.child.kill('SIGKILL');
+      throw error;
+    }
     return server;
   }
 

@@ -149,6 +149,7 @@ TEST(AnthropicMessagesTest, R22EachErrorNamesItsField) {
       {Body(R"("stop_sequences":["a","b","c","d","e"])"), "stop_sequences", "has 5 strings"},
       {Body(R"("stop_sequences":[""])"), "stop_sequences[0]", "has 0 bytes"},
       {Body(R"("n":2)"), "n", "one answer"},
+      {Body(R"("prompt_logprobs":0)"), "prompt_logprobs", "none of it"},
       {Body(R"("logprobs":true)"), "logprobs", "has none of it"},
   };
   for (const auto& test : cases) {

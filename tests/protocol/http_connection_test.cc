@@ -212,6 +212,22 @@ TEST_F(HttpConnectionTest, TellsWhenEverythingWasTaken) {
   client.ReadUntilText("0\r\n\r\n");
 }
 
+TEST_F(HttpConnectionTest, TakesOnePieceHoweverLarge) {
+  HttpLimits limits;
+  limits.egress_bytes_max = 64 * 1024;
+  StartServer(limits);
+  RawConnection client(server_->port());
+  client.Send(Get("/stream"));
+  const auto exchange = held_.Take();
+  exchange->Post([exchange = exchange.get()] {
+    EXPECT_TRUE(exchange->Push(std::string(256 * 1024, 'x') + "whole"));
+    EXPECT_FALSE(exchange->Push("more"));
+    exchange->EndStream();
+  });
+  client.ReadUntilText("whole");
+  client.ReadUntilText("0\r\n\r\n");
+}
+
 TEST_F(HttpConnectionTest, ContinuesAndHeadRequests) {
   StartServer();
   RawConnection client(server_->port());

@@ -160,5 +160,25 @@ TEST(PromptScores, AStepScoresABoundedNumberOfRows) {
   EXPECT_EQ(harness.outcome(3).scores.size(), 1499U);
 }
 
+// Who finds no row to score waits, and holds up nobody who scores nothing.
+TEST(PromptScores, OthersEnterAStepThatScoresNoMore) {
+  GroupHarness harness({.max_num_seqs = 3,
+                        .budget = 4096,
+                        .block_tokens = 64,
+                        .num_blocks = 100,
+                        .max_model_len = 1600});
+  harness.Start();
+  for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(AddScored(harness, id, Counting(1500), 2).ok());
+  ASSERT_TRUE(harness.Add(3, Counting(10), StopAt(2)).ok());
+  const auto plan = harness.Plan();
+  ASSERT_TRUE(plan.has_value());
+  ASSERT_EQ(plan->sequences.size(), 2U);
+  EXPECT_EQ(plan->sequences[0].sequence, protocol::SequenceId(1));
+  EXPECT_EQ(plan->sequences[1].sequence, protocol::SequenceId(3));
+  ASSERT_TRUE(harness.Deliver().ok());
+  ASSERT_TRUE(harness.Finish());
+  EXPECT_EQ(harness.outcome(2).scores.size(), 1499U);
+}
+
 }  // namespace
 }  // namespace skein::tests

@@ -91,9 +91,24 @@ void DrawNetwork(SimRandom& random, SimConfig& config) {
   config.network.delay_max = absl::Microseconds(random.OneIn(3) ? 30'000 : 500);
 }
 
+// No worker is gone for longer than its lease.
+bool IsHarmless(Fault fault) {
+  constexpr Fault kHarmless[] = {Fault::kCut,         Fault::kDrainGroup, Fault::kUndrainGroup,
+                                 Fault::kCloseServer, Fault::kOpenServer, Fault::kRolloutVerb};
+  return std::find(std::begin(kHarmless), std::end(kHarmless), fault) != std::end(kHarmless);
+}
+
 void DrawFaults(SimRandom& random, SimConfig& config) {
-  for (absl::Duration& every : config.every) {
-    if (random.OneIn(4)) every = random.Between(absl::Milliseconds(300), absl::Seconds(8));
+  // Nothing that a session must not bridge, or anything.
+  const bool bridged = random.OneIn(6);
+  for (size_t i = 0; i < kNumFaults; ++i) {
+    if (bridged && !IsHarmless(static_cast<Fault>(i))) continue;
+    const absl::Duration every = random.Between(absl::Milliseconds(300), absl::Seconds(8));
+    if (random.OneIn(bridged ? 2 : 4)) config.every[i] = every;
+  }
+  if (bridged) {
+    if (random.OneIn(2)) config.network.damage_one_in = random.Pick(20, 100);
+    return;
   }
   // A new coordinator knows of no rollout: it would let an unchecked build serve.
   const bool restarts =
@@ -125,13 +140,9 @@ bool SimConfig::failed_steps() const {
 }
 
 bool SimConfig::may_lose_workers() const {
-  constexpr Fault kHarmless[] = {Fault::kCut,         Fault::kDrainGroup, Fault::kUndrainGroup,
-                                 Fault::kCloseServer, Fault::kOpenServer, Fault::kRolloutVerb};
   for (size_t i = 0; i < kNumFaults; ++i) {
     const auto fault = static_cast<Fault>(i);
-    const bool harmless =
-        std::find(std::begin(kHarmless), std::end(kHarmless), fault) != std::end(kHarmless);
-    if (Has(fault) && !harmless) return true;
+    if (Has(fault) && !IsHarmless(fault)) return true;
   }
   const bool damaged = network.damage_one_in > 0 && network.damage_one_in < 20;
   return damaged || poison_one_in > 0 || own_deaths();

@@ -182,10 +182,10 @@ const GroupScheduler* ClusterScheduler::ProbationGroup(const Sequence& sequence)
 }
 
 bool ClusterScheduler::MayRun(const Sequence& sequence, const GroupScheduler& group) const {
+  const bool probation = sequence.suspicion.on_probation();
+  if (probation && !probation_free_) return false;
   if (sequence.pinned) return *sequence.pinned == group.index();
-  if (sequence.suspicion.on_probation()) {
-    return probation_free_ && ProbationGroup(sequence) == &group;
-  }
+  if (probation) return ProbationGroup(sequence) == &group;
   return !group.cordoned();
 }
 

@@ -287,5 +287,32 @@ TEST(Poison, ProbationIsWhereTheSequenceFits) {
   EXPECT_NE(harness.group(1).probation(), nullptr);
 }
 
+// The check of a group is pinned to it, and waits for its turn all the same.
+TEST(Poison, APinnedSequenceIsNotOnProbationBesideAnother) {
+  HarnessSetup setup;
+  setup.groups = 2;
+  GroupHarness harness(setup);
+  for (uint32_t group = 0; group < 2; ++group) harness.Start(group + 1, group);
+  const auto die_twice = [&](uint32_t group) {
+    for (uint64_t death = 0; death < 2; ++death) {
+      ASSERT_TRUE(harness.Plan(0, group).has_value());
+      harness.Die(group);
+      harness.Settle(group, true);
+      harness.Start(10 * (group + 1) + death, group);
+    }
+  };
+  ASSERT_TRUE(harness.AddSimple(1, 4, 4).ok());
+  die_twice(0);
+  ASSERT_TRUE(harness.Plan(0, 0).has_value());
+  scheduler::NewSequence pinned;
+  pinned.id = protocol::SequenceId(2);
+  pinned.prompt = {1, 2};
+  pinned.stop.max_tokens = 4;
+  pinned.pinned = 1;
+  ASSERT_TRUE(harness.scheduler().AddSequence(std::move(pinned)).ok());
+  die_twice(1);
+  EXPECT_FALSE(harness.Plan(0, 1).has_value());
+}
+
 }  // namespace
 }  // namespace skein::tests

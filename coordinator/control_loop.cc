@@ -7,6 +7,7 @@
 #include <poll.h>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/key_digest.h"
 #include "protocol/base/log.h"
 #include "protocol/base/strings.h"
 
@@ -19,10 +20,12 @@ using protocol::StepResult;
 
 namespace {
 
-// The root of what a tenant with a salt may share. Exact: the length of the tenant says where the
-// salt begins. Model and cache layout are those of the group, whose cache ends with its epoch.
-std::string CacheRoot(uint64_t secret, std::string_view tenant, std::string_view salt) {
-  return protocol::Concat(secret, ":", tenant.size(), ":", tenant, salt);
+// The root of what a tenant with a salt may share: under a secret of the tenant, so that nobody
+// can choose a prompt that collides with another tenant's. Model and cache layout are those of the
+// group, whose cache ends with its epoch.
+std::string CacheRoot(const KeyDigest& secret, std::string_view tenant, std::string_view salt) {
+  const KeyDigest of_tenant = HmacSha256(BytesOf(secret), tenant);
+  return std::string(BytesOf(HmacSha256(BytesOf(of_tenant), salt)));
 }
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
@@ -286,6 +289,9 @@ void ControlLoop::Submit(Context& context, SubmitRequest request) {
   sequence.speculation = request.speculation;
   sequence.constraint = std::move(request.constraint);
   sequence.priority = request.priority;
+  sequence.flow = std::move(request.flow);
+  sequence.weight = request.weight;
+  sequence.arrived_ms = absl::ToUnixMillis(context.Now());
   sequence.cache_root = CacheRoot(options_.cache_secret, request.tenant, request.cache_salt);
   sequence.salted = !request.cache_salt.empty();
   if (absl::Status status = scheduler_.AddSequence(std::move(sequence)); !status.ok()) {
@@ -299,6 +305,13 @@ void ControlLoop::Cancel(RequestId id, const absl::Status& reason) {
     requests_.Fail(id, reason);
   } else {
     requests_.Doom(id, reason);
+  }
+}
+
+// Nothing is computed for a request whose deadline has passed.
+void ControlLoop::DropExpired() {
+  for (RequestId id : requests_.TakeExpired()) {
+    Cancel(id, absl::DeadlineExceededError("the request's deadline passed"));
   }
 }
 
@@ -517,6 +530,7 @@ void ControlLoop::OnIdle(Context& context) {
   CommitResults(context);
   operations_.TakeCommands(context);
   operations_.Advance(context);
+  DropExpired();
   PlanLanes(context);
   UpdateGauges(context.Now());
   CheckDrain(context);
@@ -529,9 +543,6 @@ void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
   if (late > kTick) workers_.Excuse(late);
   last_timer_ = now;
   operations_.SetSilence(std::max(kSuspectShare * options_.lease, context.LeaseFloor()));
-  for (RequestId id : requests_.Expired()) {
-    Cancel(id, absl::DeadlineExceededError("the request's deadline passed"));
-  }
   SettleForgotten(now);
   UpdateReadiness(now);
   NoteWorkerTimes();

@@ -13,6 +13,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/front_door_queue.h"
+#include "coordinator/key_digest.h"
 #include "coordinator/metrics.h"
 #include "coordinator/operations.h"
 #include "coordinator/operator_queue.h"
@@ -35,7 +36,7 @@ struct ControlOptions {
   absl::Duration shutdown_timeout = absl::Seconds(30);
   RolloutLimits rollout;
   // What no client knows, so that none can choose tokens by where their blocks are looked for.
-  uint64_t cache_secret = 0;
+  KeyDigest cache_secret{};
   std::string tokenizer;                  // id of the vocabulary; empty: any worker's
   std::optional<int32_t> wedge_on_token;  // planted fault: a prompt with it stops the loop for 3 s
 };
@@ -81,6 +82,7 @@ class ControlLoop final : public protocol::Actor {
   void DrainFrontDoor(protocol::Context& context);
   void Submit(protocol::Context& context, SubmitRequest request);
   void Cancel(protocol::RequestId id, const absl::Status& reason);
+  void DropExpired();
   void DeliverEnds(const std::vector<scheduler::SequenceDelta>& gone);
 
   // Steps.

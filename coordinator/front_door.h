@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -67,6 +68,9 @@ struct SubmitRequest {
   // Of the generated tokens, before the first; null: none.
   std::shared_ptr<const scheduler::TokenConstraint> constraint = nullptr;
   int32_t priority = 0;  // smaller runs earlier
+  // Whose part of the service it takes, and how large that is, relative to others: its key's.
+  std::string flow = {};
+  uint32_t weight = 1;
   // Whose cached prefixes it may use: those of its tenant and salt and no others. The tenant is
   // that of its key; one tenant, the empty one, has all requests while no keys are configured.
   std::string tenant = {};
@@ -82,6 +86,10 @@ struct CancelRequest {
   protocol::RequestId id;
 };
 
+// The payload of a ResourceExhausted that says which bound of the queue was reached:
+// "queue_requests" or "queue_tokens".
+inline constexpr std::string_view kFullBound = "skein.full_bound";
+
 // What the HTTP thread may ask of the control loop. Both calls return at once.
 class FrontDoor {
  public:
@@ -89,7 +97,7 @@ class FrontDoor {
   // OK: the sink will get deltas. ResourceExhausted: the queue is full (503 server_overloaded).
   // FailedPrecondition: draining (503 draining). Unavailable: no group is ready (503 not_ready).
   // InvalidArgument: the request cannot run at all (400). Aborted: its prompt is in quarantine
-  // (500). The sink is not kept on an error.
+  // (500). DeadlineExceeded: its deadline has passed (408). The sink is not kept on an error.
   virtual absl::Status TrySubmit(SubmitRequest request) = 0;
   // Unknown ids are ignored. One last delta with kCancelled may still arrive.
   virtual void Cancel(CancelRequest request) = 0;

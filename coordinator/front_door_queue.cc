@@ -2,15 +2,24 @@
 
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
+#include "protocol/base/strings.h"
 
 namespace skein::coordinator {
 
 namespace {
 // Cancellations beside every request that may wait or run.
 constexpr size_t kEventsMax = 1 << 16;
+
+absl::Status Full(std::string_view bound, const std::string& why) {
+  absl::Status status = absl::ResourceExhaustedError(why);
+  status.SetPayload(protocol::ToAbsl(kFullBound), absl::Cord(protocol::ToAbsl(bound)));
+  return status;
+}
+
 }  // namespace
 
 FrontDoorQueue::FrontDoorQueue(const FrontDoorLimits& limits, protocol::Waker& control, Clock clock)
@@ -26,15 +35,15 @@ absl::Status FrontDoorQueue::Enter(uint64_t prompt_tokens) {
   const uint64_t tokens_max = queued_tokens_max_;
   if (requests >= queued_requests_max_) {
     Leave(prompt_tokens);
-    return absl::ResourceExhaustedError(absl::StrCat(requests, " requests wait, at most ",
-                                                     queued_requests_max_, " may; retry later"));
+    return Full("queue_requests", absl::StrCat(requests, " requests wait, at most ",
+                                               queued_requests_max_, " may; retry later"));
   }
   // An empty line takes any request that can run at all.
   if (requests > 0 && tokens + prompt_tokens > tokens_max) {
     Leave(prompt_tokens);
-    return absl::ResourceExhaustedError(absl::StrCat(tokens, " prompt tokens wait, ", prompt_tokens,
-                                                     " more exceed the limit of ", tokens_max,
-                                                     "; retry later"));
+    return Full("queue_tokens",
+                absl::StrCat(tokens, " prompt tokens wait, ", prompt_tokens,
+                             " more exceed the limit of ", tokens_max, "; retry later"));
   }
   return absl::OkStatus();
 }
@@ -66,6 +75,9 @@ absl::Status FrontDoorQueue::TrySubmit(SubmitRequest request) {
     return absl::FailedPreconditionError("the server is draining; retry on another server");
   }
   if (!accepting_) return absl::UnavailableError("no worker group is ready; retry later");
+  if (request.deadline && *request.deadline <= clock_()) {
+    return absl::DeadlineExceededError("the request's deadline passed");
+  }
   SKEIN_RETURN_IF_ERROR(CheckQuarantine(request));
   const uint64_t tokens = request.prompt_ids.size();
   SKEIN_RETURN_IF_ERROR(Enter(tokens));

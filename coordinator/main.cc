@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/api/admin_server.h"
+#include "coordinator/api/api_keys.h"
 #include "coordinator/api/api_server.h"
 #include "coordinator/control_loop.h"
 #include "coordinator/frame_metrics.h"
@@ -114,7 +115,7 @@ ControlOptions ToControlOptions(const protocol::Config& config, protocol::Term t
   // The front door bounds what waits; the scheduler takes what passed it.
   options.limits.admission = {UINT32_MAX, UINT64_MAX};
   options.term = term;
-  options.cache_secret = RandomSeed();
+  options.cache_secret = RandomDigest();
   options.queued_tokens_max = static_cast<uint64_t>(scheduler.max_num_queued_tokens);
   options.lease = config.transport.lease_timeout;
   options.shutdown_timeout = config.server.shutdown_timeout;
@@ -194,6 +195,7 @@ struct Server {
   std::unique_ptr<FrontDoorQueue> door;
   std::unique_ptr<OperatorQueue> operators;
   std::atomic<bool> drained = false;
+  std::unique_ptr<ApiKeys> keys;  // null: none are configured
   std::unique_ptr<ApiServer> api;
   std::unique_ptr<AdminServer> admin;  // null: no listener for operators
 };
@@ -239,12 +241,38 @@ std::string MetricsText(const protocol::Config& config, Server& server) {
   return text;
 }
 
+// The keys of clients. Without any, others than this host's users must not be able to connect.
+absl::Status LoadKeys(const protocol::ServerConfig& config, Server& server) {
+  if (config.api_key.empty() && config.api_key_file.empty()) {
+    if (config.host == "::1" || config.host.starts_with("127.")) return absl::OkStatus();
+    SKEIN_LOG(kWarn,
+              "everybody who reaches this address may use the API: it has no keys; give "
+              "--api-key-file, or listen on 127.0.0.1")
+        .Field("address", protocol::Concat(config.host, ":", config.port));
+    return absl::OkStatus();
+  }
+  if (!config.api_key.empty()) {
+    SKEIN_LOG(kWarn,
+              "the API key was given as a value, which shells and files keep; prefer "
+              "--api-key-file, which has its HMAC only");
+  }
+  SKEIN_ASSIGN_OR_RETURN(server.keys, ApiKeys::Load(config.api_key, config.api_key_file));
+  return absl::OkStatus();
+}
+
 absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
   const protocol::Config& config = loaded.config;
+  SKEIN_RETURN_IF_ERROR(LoadKeys(config.server, server));
   ApiServer::Options options;
   options.host = config.server.host;
   options.port = static_cast<uint16_t>(config.server.port);
   options.listen_fd = static_cast<int>(loaded.FlagOr("listen-fd", -1));
+  if (!config.server.ssl_certfile.empty()) {
+    SKEIN_ASSIGN_OR_RETURN(options.tls,
+                           protocol::TlsContext::Load(
+                               {"server.ssl_certfile (--ssl-certfile)", config.server.ssl_certfile,
+                                "server.ssl_keyfile (--ssl-keyfile)", config.server.ssl_keyfile}));
+  }
   options.http_limits = ToHttpLimits(config.server);
   options.json_limits = ToJsonLimits(config.server);
   options.request_limits.max_model_len = static_cast<int32_t>(config.model.max_model_len);
@@ -253,6 +281,9 @@ absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
   options.served_names = {protocol::ServedModelName(config.model)};
   options.fingerprint = absl::StrCat("skein-", SKEIN_VERSION, "-", protocol::ConfigHash(config));
   options.version_json = VersionJson(protocol::ConfigHash(config));
+  options.keys = server.keys.get();
+  if (config.scheduler.scheduling_policy == "fcfs") options.policy = SchedulingPolicy::kFcfs;
+  options.auth_failures_per_minute_max = config.server.auth_failures_per_minute_max;
   options.id_seed =
       config.model.seed != 0 ? static_cast<uint64_t>(config.model.seed) : RandomSeed();
   options.unix_time = [] { return static_cast<int64_t>(std::time(nullptr)); };
@@ -403,7 +434,9 @@ int Serve(const protocol::LoadedConfig& loaded, protocol::ParentGuard* parent, S
     return Fail(status, kExitConfig);
   }
   server.api->Start();
-  const std::string address = absl::StrCat("http://", config.server.host, ":", server.api->port());
+  const std::string address =
+      absl::StrCat(config.server.ssl_certfile.empty() ? "http://" : "https://", config.server.host,
+                   ":", server.api->port());
   SKEIN_LOG(kInfo, "listening").Field("address", address);
   if (parent != nullptr) parent->Report("ready " + address);
   running = &server;
@@ -414,11 +447,24 @@ int Serve(const protocol::LoadedConfig& loaded, protocol::ParentGuard* parent, S
   return status.ok() ? 0 : Fail(status, kExitInternal);
 }
 
+// `keygen --api ID`: makes a key of a client. Only its HMAC is to be kept.
+int MakeClientKey(const std::string& id) {
+  const auto made = MakeApiKey(id);
+  if (!made.ok()) return Fail(made.status(), kExitUsage);
+  std::printf(
+      "# Give the key to its user; it is kept nowhere.\n# key: %s\n"
+      "# In the file of --api-key-file:\nkeys:\n%s",
+      made->key.c_str(), made->entry.c_str());
+  return 0;
+}
+
 // `keygen FILE`: makes a key pair for tcp endpoints; skein keygen becomes this.
 int MakeKeys(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 3 && arguments[1] == "--api") return MakeClientKey(arguments[2]);
   if (arguments.size() != 2) {
     return Fail(absl::InvalidArgumentError(
-                    "keygen needs one argument: the file that will hold the new key pair"),
+                    "keygen needs one argument: the file that will hold the new key pair; or two: "
+                    "--api and the id of a client's key"),
                 kExitUsage);
   }
   const auto public_key = protocol::WriteNewCurveKeys(arguments[1]);
@@ -455,4 +501,6 @@ int Run(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace skein::coordinator
 
-int main(int argc, char** argv) { return skein::coordinator::Run({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  return skein::coordinator::Run(skein::protocol::TakeArguments(argc, argv));
+}

@@ -26,9 +26,17 @@ const std::vector<std::string> kRoutes = {"/v1/chat/completions",
 const std::vector<std::string> kMethods = {"GET", "POST", "other"};
 const std::vector<std::string> kCodes = {"200", "400", "401", "403", "404", "405", "408", "413",
                                          "415", "429", "431", "499", "500", "503", "529", "other"};
-const std::vector<std::string> kReasons = {
-    "invalid_value",       "invalid_json",    "unsupported_parameter", "context_length_exceeded",
-    "grammar_too_complex", "model_not_found", "request_too_large",     "other"};
+const std::vector<std::string> kReasons = {"invalid_value",
+                                           "invalid_json",
+                                           "unsupported_parameter",
+                                           "context_length_exceeded",
+                                           "grammar_too_complex",
+                                           "model_not_found",
+                                           "request_too_large",
+                                           "invalid_api_key",
+                                           "forbidden",
+                                           "rate_limit_exceeded",
+                                           "other"};
 const std::vector<std::string> kPhases = {"prefill", "decode", "mixed"};
 const std::vector<std::string> kDraftMethods = {"dspark", "mtp", "provided"};
 // By scheduler::PreemptReason.
@@ -40,7 +48,9 @@ const std::vector<std::string> kCacheMisses = {"cold", "evicted", "state_missing
 const std::vector<std::string> kUndrafted = {"request", "load", "near_max_len", "grammar"};
 // In the order of protocol::PredecessorEnd.
 const std::vector<std::string> kEnds = {"unknown", "own", "outside", "ordered"};
-const std::vector<std::string> kRejections = {"queue", "draining", "not_ready"};
+const std::vector<std::string> kRejections = {"queue_requests", "queue_tokens", "rate_limit",
+                                              "draining",       "not_ready",    "deadline",
+                                              "too_long"};
 
 // The value if it is in the closed set, else its last entry.
 std::string_view Closed(const std::vector<std::string>& values, std::string_view value) {
@@ -125,12 +135,17 @@ HttpMetrics::HttpMetrics(protocol::MetricsRegistry& registry)
           {"skein_bad_request_total", "Requests refused with a 4xx, by error code."},
           {{"reason", kReasons}})),
       admission_rejections(registry.AddCounters({"skein_admission_rejections_total",
-                                                 "Requests refused with 503, by reason. queue: add "
-                                                 "capacity; not_ready: look at skein_workers."},
+                                                 "Requests refused before any work, by reason. "
+                                                 "queue_requests and queue_tokens: add capacity; "
+                                                 "rate_limit: of a key, see its limits; not_ready: "
+                                                 "look at skein_workers."},
                                                 {{"reason", kRejections}})),
       client_disconnects(registry.AddCounter(
-          {"skein_client_disconnects_total", "Requests cancelled because the client went away."})) {
-}
+          {"skein_client_disconnects_total", "Requests cancelled because the client went away."})),
+      auth_failures(registry.AddCounter(
+          {"skein_auth_failures_total",
+           "Requests without a good API key, and those of addresses that sent too many. Rising: a "
+           "key expired or was taken away, or somebody guesses."})) {}
 
 SpeculationFamilies::SpeculationFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines,
                                          uint32_t num_drafts)
@@ -520,6 +535,9 @@ void CoordinatorMetrics::Count(const ApiEvent& event) {
     case ApiEvent::Kind::kLimit:
       http_limits.Increment();
       return;
+    case ApiEvent::Kind::kAuthFailure:
+      auth_failures.Increment();
+      return;
     case ApiEvent::Kind::kToolParse:
       tool_parse.At({Closed(kParseResults, event.name)}).Increment();
       return;
@@ -550,9 +568,15 @@ void CoordinatorMetrics::Refresh(absl::Time monotonic, double unix_seconds) {
 
 void CoordinatorMetrics::CountRefusal(std::string_view code, int status) {
   if (status < 500) bad_requests.At({Closed(kReasons, code)}).Increment();
-  if (code == "server_overloaded") admission_rejections.At({"queue"}).Increment();
-  if (code == "draining") admission_rejections.At({"draining"}).Increment();
-  if (code == "not_ready") admission_rejections.At({"not_ready"}).Increment();
+  // The mailbox of the control loop has a bound beside the queue's.
+  const std::string_view rejection = code == "server_overloaded"         ? "queue_requests"
+                                     : code == "rate_limit_exceeded"     ? "rate_limit"
+                                     : code == "request_timeout"         ? "deadline"
+                                     : code == "context_length_exceeded" ? "too_long"
+                                                                         : code;
+  if (std::find(kRejections.begin(), kRejections.end(), rejection) != kRejections.end()) {
+    admission_rejections.At({rejection}).Increment();
+  }
 }
 
 }  // namespace skein::coordinator

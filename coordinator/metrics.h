@@ -27,7 +27,7 @@ struct HttpMetrics {
   protocol::CounterFamily tool_parse, reasoning_parse;  // result
   protocol::CounterFamily bad_requests;                 // reason
   protocol::CounterFamily admission_rejections;         // reason
-  protocol::Counter client_disconnects;
+  protocol::Counter client_disconnects, auth_failures;
 };
 
 // Families of drafts; label `engine`.

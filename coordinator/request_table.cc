@@ -54,7 +54,10 @@ bool RequestTable::Open(SubmitRequest& request, absl::Time now) {
   // Time spent in front of the control loop counts too.
   entry.arrived = now - absl::FromChrono(door_.Now() - request.arrival);
   const uint64_t prompt_tokens = entry.prompt_tokens;
-  if (requests_.emplace(request.id, std::move(entry)).second) return true;
+  if (requests_.emplace(request.id, std::move(entry)).second) {
+    if (request.deadline) deadlines_.emplace(*request.deadline, request.id);
+    return true;
+  }
   SKEIN_LOG(kError, "request id used twice").Field("request", request.id);
   door_.Leave(prompt_tokens);
   return false;
@@ -72,6 +75,7 @@ void RequestTable::Finish(RequestId id, TokenDelta delta) {
     if (delta.finish == FinishReason::kError && IsServerFailure(delta.error)) ++num_failed_;
   }
   if (absl::IsAborted(delta.error)) Condemn(found->second);
+  if (found->second.deadline) deadlines_.erase({*found->second.deadline, id});
   const std::shared_ptr<TokenSink> sink = std::move(found->second.sink);
   requests_.erase(found);
   sink->Deliver(std::move(delta));
@@ -177,13 +181,14 @@ std::vector<RequestId> RequestTable::Sorted() const {
   return ids;
 }
 
-std::vector<RequestId> RequestTable::Expired() const {
-  const auto now = door_.Now();
+std::vector<RequestId> RequestTable::TakeExpired() {
   std::vector<RequestId> expired;
-  for (const auto& [id, request] : requests_) {
-    if (request.deadline && *request.deadline < now) expired.push_back(id);
+  if (deadlines_.empty()) return expired;
+  const auto now = door_.Now();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    expired.push_back(deadlines_.begin()->second);
+    deadlines_.erase(deadlines_.begin());
   }
-  std::sort(expired.begin(), expired.end());
   return expired;
 }
 

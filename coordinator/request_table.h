@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -57,8 +59,8 @@ class RequestTable {
 
   // In the order of their ids: the map has none.
   std::vector<protocol::RequestId> Sorted() const;
-  // The same, of those whose deadline passed.
-  std::vector<protocol::RequestId> Expired() const;
+  // Takes out those whose deadline has passed, the earliest first; each is given once.
+  std::vector<protocol::RequestId> TakeExpired();
   size_t size() const { return requests_.size(); }
   // Requests of clients that ended, and those of them that the server failed.
   uint64_t num_ended() const { return num_ended_; }
@@ -86,6 +88,8 @@ class RequestTable {
   FrontDoorQueue& door_;
   CoordinatorMetrics& metrics_;
   absl::flat_hash_map<protocol::RequestId, Request> requests_;
+  // Of those that have a deadline and did not reach it.
+  std::set<std::pair<std::chrono::steady_clock::time_point, protocol::RequestId>> deadlines_;
   absl::flat_hash_map<protocol::RequestId, absl::Status> doomed_;
   scheduler::Quarantine quarantine_;
   uint64_t num_ended_ = 0;

@@ -10,7 +10,7 @@ test_packages=(libgmock-dev libgtest-dev prometheus systemd)
 # What the installed programs need and the smallest Debian 12 image lacks.
 runtime_packages=(
   ca-certificates libabsl20220623 libboost-json1.81.0 libcapnp-0.9.2 libpcre2-8-0
-  libprometheus-cpp-core1.0 libspdlog1.10 libyaml-cpp0.7 libzmq5)
+  libprometheus-cpp-core1.0 libspdlog1.10 libssl3 libyaml-cpp0.7 libzmq5)
 
 # say TEXT: one line of progress.
 say() { printf '\n==> %s\n' "$*"; }

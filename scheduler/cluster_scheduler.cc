@@ -66,13 +66,14 @@ absl::Status ClusterScheduler::AddSequence(NewSequence sequence) {
   added->stop = std::move(sequence.stop);
   added->speculation = sequence.speculation;
   if (sequence.constraint != nullptr) added->constraint = sequence.constraint->Clone();
-  added->priority = sequence.priority;
+  added->rank = RankOf(sequence.priority, sequence.arrived_ms);
   added->pinned = sequence.pinned;
   added->cache_root = std::move(sequence.cache_root);
   added->salted = sequence.salted;
   SKEIN_RETURN_IF_ERROR(CheckFits(*added));
   SKEIN_RETURN_IF_ERROR(admission_.Check(added->tokens.size()));
   added->arrival = ++last_arrival_;
+  admission_.Join(added.get(), sequence.flow, sequence.weight);
   admission_.Push(added.get());
   sequences_.emplace(sequence.id, std::move(added));
   return absl::OkStatus();
@@ -91,13 +92,18 @@ bool ClusterScheduler::CancelSequence(protocol::SequenceId id) {
   } else {
     groups_[sequence.group]->End(sequence);
   }
+  admission_.Leave(&sequence);
   sequences_.erase(found);
   return true;
 }
 
 void ClusterScheduler::Forget(const std::vector<SequenceDelta>& gone) {
   for (const SequenceDelta& delta : gone) {
-    if (delta.over()) sequences_.erase(delta.sequence);
+    if (!delta.over()) continue;
+    const auto found = sequences_.find(delta.sequence);
+    if (found == sequences_.end()) continue;
+    admission_.Leave(found->second.get());
+    sequences_.erase(found);
   }
 }
 
@@ -212,7 +218,8 @@ std::optional<uint32_t> ClusterScheduler::PlaceOf(const Sequence& sequence) {
 // it is as free as before.
 void ClusterScheduler::Assign() {
   MeasureGroups();
-  for (Sequence* sequence : admission_.queue()) {
+  admission_.BeginWalk();
+  while (Sequence* sequence = admission_.Next()) {
     if (sequence->suspicion.held()) continue;
     const std::optional<uint32_t> chosen = PlaceOf(*sequence);
     const bool probation = sequence->suspicion.on_probation();

@@ -371,7 +371,7 @@ bool GroupScheduler::Admit(Sequence& sequence, uint32_t lane, StepBudget& budget
 
 // A queued sequence runs in the lane from now on.
 void GroupScheduler::Enlist(Sequence& sequence, uint32_t lane) {
-  queue_.Remove(&sequence);
+  queue_.Start(&sequence, sequence.length() - sequence.planned);
   sequence.state = SequenceState::kRunning;
   sequence.group = index_;
   sequence.lane = lane;
@@ -555,6 +555,7 @@ void GroupScheduler::CommitSequence(const StepInFlight::Part& part,
     AppendScores(summary.scores, sequence, delta, commit.scores);
     if (!summary.rows.empty() && delta.error.ok()) AppendTokens(part, summary, commit);
   }
+  queue_.Charge(sequence, delta.num_tokens);
   delta.num_draft_tokens = sequence.num_draft_tokens;
   delta.num_accepted_tokens = sequence.num_accepted_tokens;
   if (cache_ != nullptr && delta.error.ok()) PublishBlocks(sequence);

@@ -250,6 +250,9 @@ absl::Status CheckInvariants(const ClusterScheduler& scheduler) {
     SKEIN_RETURN_IF_ERROR(CheckLanes(scheduler, group));
   }
   SKEIN_RETURN_IF_ERROR(CheckProbation(scheduler));
+  if (const absl::Status flows = scheduler.admission().CheckFlows(); !flows.ok()) {
+    return Broken(11, flows.message());
+  }
   for (const auto& [id, sequence] : scheduler.sequences()) {
     if (sequence->in_flight && !planned.contains(id)) {
       return Broken(6, "sequence ", id.value(), " is in flight in no step");

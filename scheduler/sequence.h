@@ -37,6 +37,11 @@ struct NewSequence {
   // As it is before the first generated token; null: none.
   std::shared_ptr<const TokenConstraint> constraint = nullptr;
   int32_t priority = 0;  // smaller runs earlier
+  // Whose part of the service it takes, and how large that part is, relative to others. Flows are
+  // served fairly, in tokens; priority counts within one.
+  std::string flow = {};
+  uint32_t weight = 1;
+  int64_t arrived_ms = 0;  // by the caller's clock; waiting raises the priority by it
   // Whose cached blocks it may use: tenant, model, layout and salt; compared as it is.
   std::string cache_root = {};
   bool salted = false;  // by its request, for the reasons of misses
@@ -66,6 +71,8 @@ struct CacheUse {
   size_t rolling = 0;          // blocks before its own checkpoint of the answer; 0: none
 };
 
+struct Flow;
+
 struct Sequence {
   protocol::SequenceId id;
   std::vector<int32_t> tokens;  // prompt, then committed tokens
@@ -77,8 +84,11 @@ struct Sequence {
   protocol::StopConditions stop;
   protocol::SpeculationParams speculation = {};
   std::shared_ptr<TokenConstraint> constraint;  // its own, behind all generated tokens; or null
-  int32_t priority = 0;
-  uint64_t arrival = 0;  // order of AddSequence
+  int64_t rank = 0;        // by which its flow serves it, see RankOf; smaller is earlier
+  uint64_t arrival = 0;    // order of AddSequence
+  Flow* flow = nullptr;    // of Admission
+  bool has_run = false;    // it was started once, and its flow was charged with its prompt
+  uint64_t start_tag = 0;  // of its flow then
   std::optional<uint32_t> pinned;
   std::string cache_root;
   bool salted = false;
@@ -130,10 +140,17 @@ struct Sequence {
   bool alone() const { return step_failures > 0 || suspicion.on_probation(); }
 };
 
-// Order of service: priority, then arrival.
+// The rank of a sequence that arrived then: a level of priority is as much as ten seconds of
+// waiting, so that who waits gains one every ten seconds on all who come later.
+inline constexpr int64_t kAgeingMs = 10'000;
+inline int64_t RankOf(int32_t priority, int64_t arrived_ms) {
+  return int64_t{priority} * kAgeingMs + arrived_ms;
+}
+
+// Order of service within a flow, and of what runs: rank, then arrival.
 struct ServiceOrder {
   bool operator()(const Sequence* a, const Sequence* b) const {
-    return a->priority != b->priority ? a->priority < b->priority : a->arrival < b->arrival;
+    return a->rank != b->rank ? a->rank < b->rank : a->arrival < b->arrival;
   }
 };
 

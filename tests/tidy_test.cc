@@ -167,6 +167,7 @@ const std::vector<PackageRule>& PackageRules() {
       {"<spdlog/", {"protocol/base/log.cc"}},
       {"<prometheus/", {"protocol/metrics/"}},
       {"<pcre2.h", {"coordinator/text/"}},
+      {"<openssl/", {"coordinator/key_digest.cc", "protocol/http/"}},
       {"<zmq",
        {"protocol/transport/curve_keys.cc", "protocol/transport/zap_handler.cc",
         "protocol/transport/zmq_transport.cc"}},

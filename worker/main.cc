@@ -285,4 +285,6 @@ int Run(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace skein::worker
 
-int main(int argc, char** argv) { return skein::worker::Run({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  return skein::worker::Run(skein::protocol::TakeArguments(argc, argv));
+}

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "coordinator/front_door.h"
 #include "protocol/base/strings.h"
 #include "protocol/json/json_writer.h"
 
@@ -91,6 +92,21 @@ ApiError UnsupportedMediaType(std::string_view content_type) {
                      " is not accepted; send application/json without a content encoding"));
 }
 
+ApiError InvalidApiKey() {
+  return Make(401, "authentication_error", "invalid_api_key",
+              "the API key is missing, unknown or expired; send it as Authorization: Bearer KEY");
+}
+
+ApiError Forbidden(std::string message) {
+  return Make(403, "permission_error", "forbidden", std::move(message));
+}
+
+ApiError RateLimitExceeded(std::string message, double wait_s) {
+  ApiError error = Make(429, "rate_limit_error", "rate_limit_exceeded", std::move(message));
+  error.wait_s = wait_s;
+  return error;
+}
+
 ApiError Draining() {
   return Make(503, "server_error", "draining",
               "the server is shutting down; send the request to another one or try again");
@@ -103,8 +119,13 @@ ApiError FromStatus(const absl::Status& status) {
       return Make(400, "invalid_request_error", "invalid_value", message);
     case absl::StatusCode::kUnimplemented:
       return Make(400, "invalid_request_error", "unsupported_parameter", message);
-    case absl::StatusCode::kResourceExhausted:
-      return Make(503, "server_error", "server_overloaded", message);
+    case absl::StatusCode::kResourceExhausted: {
+      ApiError error = Make(503, "server_error", "server_overloaded", message);
+      if (const auto bound = status.GetPayload(protocol::ToAbsl(kFullBound))) {
+        error.reason = std::string(*bound);
+      }
+      return error;
+    }
     case absl::StatusCode::kFailedPrecondition:
       return Draining();
     case absl::StatusCode::kUnavailable:
@@ -141,6 +162,7 @@ void NameField(std::string_view route, ApiError* error) {
 
 bool IsRetryable(const ApiError& error) {
   if (error.code == kQuarantined) return false;
+  if (error.is_final) return false;
   return error.status == 408 || error.status == 429 || error.status >= 500;
 }
 
@@ -188,6 +210,7 @@ protocol::HttpResponse ErrorResponse(const ApiError& error, int retry_after_s) {
   if (error.status == 429) {
     response.headers.emplace_back("retry-after-ms", std::to_string(retry_after_s * 1000));
   }
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   if (!IsRetryable(error)) response.headers.emplace_back("x-should-retry", "false");
   if (!error.allow.empty()) response.headers.emplace_back("Allow", error.allow);
   response.body = ErrorBody(error, ErrorPlace::kResponse);

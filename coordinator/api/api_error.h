@@ -25,6 +25,10 @@ struct ApiError {
   std::optional<int64_t> n_prompt_tokens;
   std::optional<int64_t> n_ctx;
   std::string allow;  // methods of the route, for 405
+  // When a retry may succeed, for 429; nothing: when the server expects it.
+  std::optional<double> wait_s;
+  bool is_final = false;  // a retry cannot cure it, whatever its status
+  std::string reason;     // for counters, when the code says too little
 };
 
 // A value or what is wrong with the request.
@@ -45,6 +49,12 @@ ApiError ModelNotFound(std::string_view model);
 ApiError RouteNotFound(std::string_view path);
 ApiError MethodNotAllowed(std::string_view method, std::string allow);
 ApiError UnsupportedMediaType(std::string_view content_type);
+// 401, the same whatever is wrong with the key.
+ApiError InvalidApiKey();
+// 403: the key lacks the right that `message` names.
+ApiError Forbidden(std::string message);
+// 429 of this key or address alone; a retry may succeed after `wait_s` seconds.
+ApiError RateLimitExceeded(std::string message, double wait_s);
 ApiError Draining();
 
 // What the control loop said: at submission or as the reason of a failed generation.

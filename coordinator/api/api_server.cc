@@ -18,8 +18,11 @@
 #include "coordinator/api/chat_request.h"
 #include "coordinator/api/completion_request.h"
 #include "coordinator/api/generation.h"
+#include "coordinator/api/key_gate.h"
+#include "coordinator/api/key_limits.h"
 #include "coordinator/api/logit_edits.h"
 #include "coordinator/api/messages_writer.h"
+#include "coordinator/api/raw_prompts.h"
 #include "coordinator/api/request_ids.h"
 #include "coordinator/api/submission.h"
 #include "coordinator/text/call_texts.h"
@@ -43,11 +46,9 @@ constexpr size_t kLoggedFieldsMax = 256;
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kMessagesPrefix = "/v1/messages";
 
-// True for "application/json", with or without parameters; no header counts as JSON.
-bool IsJsonType(std::string_view content_type) {
-  std::string_view type = content_type.substr(0, content_type.find(';'));
-  while (!type.empty() && type.back() == ' ') type.remove_suffix(1);
-  return type.empty() || protocol::HeaderNameEquals(type, "application/json");
+// The method as metrics have it.
+std::string_view ShownMethod(std::string_view method) {
+  return method == "GET" || method == "POST" ? method : std::string_view("other");
 }
 
 }  // namespace
@@ -59,6 +60,7 @@ class ApiServer::Impl {
         tokenizer_(tokenizer),
         chat_(chat),
         front_door_(front_door),
+        gate_(options_.keys, options_.auth_failures_per_minute_max),
         ids_(options_.id_seed),
         constraints_(tokenizer, chat, options_.request_limits.vocab_size),
         created_(options_.unix_time()) {}
@@ -81,6 +83,7 @@ class ApiServer::Impl {
     uint64_t number = 0;
     protocol::HttpHeaders headers;  // x-request-id
     Clock::time_point arrival;
+    const ApiKey& key() const { return KeyOf(request); }
   };
   using Handler = void (Impl::*)(Call&);
   struct Route {
@@ -90,22 +93,26 @@ class ApiServer::Impl {
   };
   static const std::array<Route, 13> kRoutes;
 
+  std::optional<HttpResponse> CheckHead(HttpRequest& head);
   void OnRequest(HttpRequest request, Exchange exchange);
   void Dispatch(Call& call);
   void Send(Call& call, HttpResponse response);
   void SendJson(Call& call, std::string body);
+  void SendOr(Call& call, ApiOr<std::string> body);
   void SendError(Call& call, ApiError error);
   void Emit(const ApiEvent& event) const {
     if (options_.on_event) options_.on_event(event);
   }
-  int RetryAfterSeconds();
+  HttpResponse ErrorAnswer(std::string_view route, const ApiError& error);
+  // `known`: the wait; nothing: as the server predicts it.
+  int RetryAfterSeconds(std::optional<double> known = std::nullopt);
 
   void HandleChat(Call& call);
   void HandleCompletion(Call& call);
   void HandleMessages(Call& call);
   void HandleCountTokens(Call& call);
   // The prompt of a conversation, with its calls as the model wrote them.
-  ApiOr<ChatPrompt> Render(ChatRequest* request);
+  ApiOr<ChatPrompt> Render(const Call& call, ChatRequest* request);
   // Renders and submits a chat, whatever its form was.
   void Converse(Call& call, ChatRequest request, RequestForm form);
   void HandleTokenize(Call& call);
@@ -121,9 +128,8 @@ class ApiServer::Impl {
 
   std::optional<ApiError> CheckBeforeEncoding(const Call& call, const GenerationParams& params,
                                               size_t text_bytes) const;
+  Generation::Setup SetupOf(const Call& call, const GenerationParams& params, RequestForm form);
   std::optional<ApiError> Submit(Call& call, GenerationParams params, GenerationInput input);
-  ApiOr<std::optional<Clock::time_point>> Deadline(const Call& call) const;
-  std::optional<ApiError> CheckTextSize(size_t text_bytes) const;
   ApiOr<JsonValue> ParseBody(const Call& call) const;
   bool IsServed(std::string_view name) const;
   void CountUnknown(const std::vector<std::string>& names);
@@ -133,6 +139,8 @@ class ApiServer::Impl {
   const Tokenizer& tokenizer_;
   const ChatTemplate& chat_;
   FrontDoor& front_door_;
+  KeyGate gate_;
+  KeyLimiter limiter_;
   const RequestIds ids_;
   CallTexts call_texts_;
   const CallConstraints constraints_;
@@ -167,6 +175,8 @@ absl::Status ApiServer::Impl::Listen() {
   http.port = options_.port;
   http.listen_fd = options_.listen_fd;
   http.limits = options_.http_limits;
+  http.tls = options_.tls;
+  http.on_head = [this](HttpRequest& head) { return CheckHead(head); };
   http.on_request = [this](HttpRequest request, Exchange exchange) {
     OnRequest(std::move(request), std::move(exchange));
   };
@@ -186,6 +196,27 @@ absl::Status ApiServer::Impl::Listen() {
   if (!server.ok()) return server.status();
   http_ = *std::move(server);
   return absl::OkStatus();
+}
+
+std::optional<HttpResponse> ApiServer::Impl::CheckHead(HttpRequest& head) {
+  const Clock::time_point now = Clock::now();
+  auto error = gate_.Admit(head, options_.unix_time(), now);
+  const bool is_stranger = error.has_value() && error->status != 403;
+  if (!error.has_value()) error = limiter_.CountRequest(KeyOf(head), now);
+  if (!error.has_value()) return std::nullopt;
+  const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(),
+                                   [&](const Route& route) { return route.path == head.path; });
+  const std::string_view route = known == kRoutes.end() ? "other" : known->path;
+  Emit({is_stranger ? ApiEvent::Kind::kAuthFailure : ApiEvent::Kind::kRefusal,
+        route,
+        {},
+        error->code,
+        error->status});
+  Emit({ApiEvent::Kind::kResponse, route, ShownMethod(head.method), {}, error->status});
+  HttpResponse response = ErrorAnswer(route, *error);
+  response.headers.emplace_back("x-request-id",
+                                ids_.HeaderId(head.Header("x-request-id"), ++num_calls_));
+  return response;
 }
 
 void ApiServer::Impl::OnRequest(HttpRequest request, Exchange exchange) {
@@ -231,10 +262,9 @@ void ApiServer::Impl::Dispatch(Call& call) {
 }
 
 void ApiServer::Impl::Send(Call& call, HttpResponse response) {
-  const std::string_view method = call.request.method;
   Emit({ApiEvent::Kind::kResponse,
         call.route,
-        method == "GET" || method == "POST" ? method : std::string_view("other"),
+        ShownMethod(call.request.method),
         {},
         response.status});
   response.headers.insert(response.headers.end(), call.headers.begin(), call.headers.end());
@@ -249,14 +279,24 @@ void ApiServer::Impl::SendJson(Call& call, std::string body) {
 
 void ApiServer::Impl::SendError(Call& call, ApiError error) {
   NameField(call.route, &error);
-  Emit({ApiEvent::Kind::kRefusal, call.route, {}, error.code, error.status});
-  const bool is_message = call.route.starts_with(kMessagesPrefix);
-  Send(call, (is_message ? MessagesErrorResponse : ErrorResponse)(error, RetryAfterSeconds()));
+  Emit({ApiEvent::Kind::kRefusal,
+        call.route,
+        {},
+        error.reason.empty() ? error.code : error.reason,
+        error.status});
+  Send(call, ErrorAnswer(call.route, error));
 }
 
-// The predicted wait, spread by a fifth so that clients do not come back together.
-int ApiServer::Impl::RetryAfterSeconds() {
-  const double wait = options_.predicted_wait_s ? options_.predicted_wait_s() : 1.0;
+HttpResponse ApiServer::Impl::ErrorAnswer(std::string_view route, const ApiError& error) {
+  const bool is_message = route.starts_with(kMessagesPrefix);
+  return (is_message ? MessagesErrorResponse : ErrorResponse)(error,
+                                                              RetryAfterSeconds(error.wait_s));
+}
+
+// The wait until then, spread by a fifth so that clients do not come back together.
+int ApiServer::Impl::RetryAfterSeconds(std::optional<double> known) {
+  const double predicted = options_.predicted_wait_s ? options_.predicted_wait_s() : 1.0;
+  const double wait = known.value_or(predicted);
   return static_cast<int>(
       std::lround(std::clamp(wait * (0.8 + 0.4 * ids_.Spread(num_calls_)), 1.0, 60.0)));
 }
@@ -281,24 +321,6 @@ void ApiServer::Impl::CountUnknown(const std::vector<std::string>& names) {
   }
 }
 
-ApiOr<std::optional<Clock::time_point>> ApiServer::Impl::Deadline(const Call& call) const {
-  auto seconds = ReadTimeout(call.request.Header("x-request-timeout"));
-  if (const auto* error = std::get_if<ApiError>(&seconds)) return *error;
-  const auto timeout = std::get<std::optional<double>>(seconds);
-  if (!timeout.has_value()) return std::optional<Clock::time_point>();
-  return std::optional<Clock::time_point>(
-      call.arrival +
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*timeout)));
-}
-
-// A text of n bytes has at least n / longest token tokens: one that cannot fit is refused before
-// it is tokenised.
-std::optional<ApiError> ApiServer::Impl::CheckTextSize(size_t text_bytes) const {
-  const int64_t least = static_cast<int64_t>(text_bytes / tokenizer_.longest_token_bytes());
-  if (least < options_.request_limits.max_model_len) return std::nullopt;
-  return ContextLengthExceeded(least, 1, options_.request_limits.max_model_len);
-}
-
 std::optional<ApiError> ApiServer::Impl::CheckBeforeEncoding(const Call& call,
                                                              const GenerationParams& params,
                                                              size_t text_bytes) const {
@@ -307,12 +329,30 @@ std::optional<ApiError> ApiServer::Impl::CheckBeforeEncoding(const Call& call,
     return InvalidValue("stream", "stream needs HTTP/1.1; HTTP/1.0 has no chunked bodies");
   }
   if (is_draining_) return Draining();
-  return CheckTextSize(text_bytes);
+  return CheckTextSize(text_bytes, tokenizer_, options_.request_limits.max_model_len);
+}
+
+// What a generation has before its choices are known.
+Generation::Setup ApiServer::Impl::SetupOf(const Call& call, const GenerationParams& params,
+                                           RequestForm form) {
+  Generation::Setup setup;
+  setup.identity.form = form;
+  setup.identity.id = ids_.AnswerId(form, call.number);
+  setup.identity.model = params.model.empty() ? options_.served_names.front() : params.model;
+  setup.identity.fingerprint = options_.fingerprint;
+  setup.identity.created = options_.unix_time();
+  setup.params = params;
+  setup.headers = call.headers;
+  setup.route = call.route;
+  setup.egress_bytes_max = options_.http_limits.egress_bytes_max;
+  setup.courier = courier_;
+  setup.retry_after_s = [this] { return RetryAfterSeconds(); };
+  return setup;
 }
 
 std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams params,
                                                 GenerationInput input) {
-  auto deadline = Deadline(call);
+  auto deadline = DeadlineOf(call.request.Header("x-request-timeout"), call.key(), call.arrival);
   if (const auto* error = std::get_if<ApiError>(&deadline)) return *error;
   SubmissionParts parts{tokenizer_,
                         chat_,
@@ -325,29 +365,26 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
   parts.next_number = [this, next = call.number]() mutable {
     return next != 0 ? std::exchange(next, 0) : ++num_calls_;
   };
-  parts.on_call = [this](ChatToolCall done) { call_texts_.Keep({}, std::move(done)); };
+  parts.on_call = [this, tenant = call.key().tenant](ChatToolCall done) {
+    call_texts_.Keep(tenant, std::move(done));
+  };
+  parts.key = &call.key();
+  parts.policy = options_.policy;
   parts.arrival = call.arrival;
   parts.deadline = std::get<std::optional<Clock::time_point>>(deadline);
-  Generation::Setup setup;
-  setup.identity.form = input.form;
-  setup.identity.id = ids_.AnswerId(input.form, call.number);
-  setup.identity.model = params.model.empty() ? options_.served_names.front() : params.model;
-  setup.identity.fingerprint = options_.fingerprint;
-  setup.identity.created = options_.unix_time();
-  setup.params = params;
-  setup.headers = call.headers;
-  setup.route = call.route;
-  setup.egress_bytes_max = options_.http_limits.egress_bytes_max;
-  setup.courier = courier_;
-  setup.retry_after_s = [this] { return RetryAfterSeconds(); };
-  setup.on_end = [this, route = call.route, streamed = params.stream](const GenerationEnd& end) {
-    OnGenerationEnd(route, end, streamed);
-  };
+  Generation::Setup setup = SetupOf(call, params, input.form);
   const bool streams = params.stream;
   auto made = MakeSubmission(std::move(params), std::move(input), parts);
   if (const auto* error = std::get_if<ApiError>(&made)) return *error;
   auto& submission = std::get<Submission>(made);
   setup.choices = std::move(submission.choices);
+  const KeyDemand demand = DemandOf(submission);
+  if (auto error = limiter_.Check(call.key(), demand, call.arrival)) return error;
+  setup.on_end = [this, route = call.route, streams, demand, holder = call.request.attachment,
+                  key = &call.key()](const GenerationEnd& end) {
+    limiter_.End(*key, demand, static_cast<uint64_t>(end.completion_tokens), Clock::now());
+    OnGenerationEnd(route, end, streams);
+  };
   const auto generation =
       std::make_shared<Generation>(std::move(setup), tokenizer_, front_door_, call.exchange);
   for (size_t i = 0; i < submission.requests.size(); ++i) {
@@ -357,6 +394,7 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
     generation->Abandon(i);
     return FromStatus(accepted);
   }
+  limiter_.Begin(call.key(), demand, call.arrival);
   generation->Watch();
   if (streams) Emit({ApiEvent::Kind::kStreamOpened, call.route, "POST", {}, 0});
   generation->Start();
@@ -380,9 +418,10 @@ void ApiServer::Impl::OnGenerationEnd(std::string_view route, const GenerationEn
   if (end.status == 499) SKEIN_LOG(kInfo, "client closed the request").Field("route", route);
 }
 
-ApiOr<ChatPrompt> ApiServer::Impl::Render(ChatRequest* request) {
+ApiOr<ChatPrompt> ApiServer::Impl::Render(const Call& call, ChatRequest* request) {
   for (ChatMessage& message : request->conversation.messages) {
-    for (ChatToolCall& tool_call : message.tool_calls) call_texts_.Restore({}, &tool_call);
+    for (ChatToolCall& tool_call : message.tool_calls)
+      call_texts_.Restore(call.key().tenant, &tool_call);
   }
   // Tools are shown and may not be called: the token that every call begins with is masked.
   const bool shows_tools = !request->conversation.tool_schemas.empty();
@@ -420,10 +459,11 @@ void ApiServer::Impl::HandleCountTokens(Call& call) {
   ChatRequest& request = std::get<ChatRequest>(parsed);
   CountUnknown(request.unknown_fields);
   if (!IsServed(request.params.model)) return SendError(call, ModelNotFound(request.params.model));
-  if (const auto error = CheckTextSize(TextBytes(request.conversation))) {
+  if (const auto error = CheckTextSize(TextBytes(request.conversation), tokenizer_,
+                                       options_.request_limits.max_model_len)) {
     return SendError(call, *error);
   }
-  auto prompt = Render(&request);
+  auto prompt = Render(call, &request);
   if (const auto* error = std::get_if<ApiError>(&prompt)) return SendError(call, *error);
   SendJson(call, Concat("{\"input_tokens\":", std::get<ChatPrompt>(prompt).ids.size(), "}"));
 }
@@ -437,7 +477,7 @@ void ApiServer::Impl::Converse(Call& call, ChatRequest request, RequestForm form
   if (const auto error = CheckBeforeEncoding(call, request.params, text_bytes)) {
     return SendError(call, *error);
   }
-  auto rendered = Render(&request);
+  auto rendered = Render(call, &request);
   if (const auto* error = std::get_if<ApiError>(&rendered)) return SendError(call, *error);
   ChatPrompt& prompt = std::get<ChatPrompt>(rendered);
   auto constraint = constraints_.Make(request, prompt.starts_in_reasoning);
@@ -463,6 +503,9 @@ void ApiServer::Impl::HandleCompletion(Call& call) {
     if (const auto error = CheckBeforeEncoding(call, request.params, prompt.text.size())) {
       return SendError(call, *error);
     }
+    if (!call.key().special_ids) {
+      if (const auto error = RefuseSpecialIds(prompt, tokenizer_)) return SendError(call, *error);
+    }
     auto tokens = EncodePrompt(tokenizer_, chat_.bos_id(), prompt, request.echo);
     if (const auto* error = std::get_if<ApiError>(&tokens)) return SendError(call, *error);
     input.prompts.push_back(std::move(std::get<PromptTokens>(tokens)));
@@ -471,57 +514,21 @@ void ApiServer::Impl::HandleCompletion(Call& call) {
   if (error.has_value()) SendError(call, *error);
 }
 
+void ApiServer::Impl::SendOr(Call& call, ApiOr<std::string> body) {
+  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
+  SendJson(call, std::move(std::get<std::string>(body)));
+}
+
 void ApiServer::Impl::HandleTokenize(Call& call) {
   auto body = ParseBody(call);
   if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
-  FieldReader reader(std::get<JsonValue>(body));
-  std::vector<int32_t> ids;
-  if (reader.Find("messages") != nullptr) {
-    ChatConversation conversation;
-    ReadMessages(&reader, &conversation.messages);
-    if (reader.error().has_value()) return SendError(call, *reader.error());
-    if (const auto error = CheckTextSize(TextBytes(conversation))) return SendError(call, *error);
-    absl::StatusOr<ChatPrompt> prompt = chat_.Render(conversation);
-    if (!prompt.ok()) return SendError(call, FromStatus(prompt.status()));
-    ids = std::move(prompt->ids);
-  } else {
-    std::vector<RawPrompt> prompts;
-    ReadRawPrompts(&reader, options_.request_limits, &prompts);
-    if (prompts.size() > 1) reader.Unsupported("prompt", "has several prompts; give one");
-    if (reader.error().has_value()) return SendError(call, *reader.error());
-    const RawPrompt& prompt = prompts.front();
-    if (const auto error = CheckTextSize(prompt.text.size())) return SendError(call, *error);
-    auto encoded = EncodePrompt(tokenizer_, chat_.bos_id(), prompt, false);
-    if (const auto* error = std::get_if<ApiError>(&encoded)) return SendError(call, *error);
-    ids = std::move(std::get<PromptTokens>(encoded).ids);
-  }
-  SendJson(call, TokensJson(ids, options_.request_limits.max_model_len));
+  SendOr(call, Tokenized(std::get<JsonValue>(body), options_.request_limits, tokenizer_, chat_));
 }
 
 void ApiServer::Impl::HandleDetokenize(Call& call) {
   auto body = ParseBody(call);
   if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
-  FieldReader reader(std::get<JsonValue>(body));
-  std::vector<int32_t> ids;
-  const JsonValue* tokens = reader.Find("tokens");
-  if (tokens == nullptr || !tokens->IsArray()) {
-    reader.Invalid("tokens", "must be an array of token ids");
-  } else {
-    ReadTokenIds(&reader, "tokens", *tokens, options_.request_limits, &ids);
-  }
-  if (reader.error().has_value()) return SendError(call, *reader.error());
-  const absl::StatusOr<std::string> text = tokenizer_.Decode(ids);
-  if (!text.ok()) {
-    return SendError(call,
-                     InvalidValue("tokens", std::string(protocol::StatusText(text.status()))));
-  }
-  std::string out;
-  JsonWriter writer(&out);
-  writer.BeginObject();
-  writer.Key("prompt");
-  writer.String(*text);
-  writer.EndObject();
-  SendJson(call, std::move(out));
+  SendOr(call, Detokenized(std::get<JsonValue>(body), options_.request_limits, tokenizer_));
 }
 
 void ApiServer::Impl::HandleModels(Call& call) {

@@ -14,11 +14,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/api/api_keys.h"
 #include "coordinator/api/generation_params.h"
+#include "coordinator/api/submission.h"
 #include "coordinator/front_door.h"
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/tokenizer.h"
 #include "protocol/http/http_message.h"
+#include "protocol/http/tls_session.h"
 #include "protocol/json/json.h"
 
 namespace skein::coordinator {
@@ -33,12 +36,13 @@ struct ApiEvent {
     kStreamOpened,    // route
     kStreamClosed,    // route
     kUnknownField,    // a field of that name was ignored
-    kRefusal,         // route, status, name = code of the error object
+    kRefusal,         // route, status, name = reason or code of the error
     kMalformed,       // name = framing rule
     kTimeout,         // name = phase
     kLimit,           // name = limit
     kToolParse,       // route, name = "ok", "recovered", "malformed" or "unclosed"
     kReasoningParse,  // the same of reasoning
+    kAuthFailure,     // route, status: a wrong key, or an address that sent too many
   };
   Kind kind = Kind::kResponse;
   std::string_view route;   // "/v1/chat/completions", ...; "other" for unknown paths
@@ -54,13 +58,17 @@ class ApiServer {
     uint16_t port = 8000;
     int listen_fd =
         -1;  // a socket that listens already, owned from now on; -1: binds host and port
+    std::shared_ptr<protocol::TlsContext> tls;  // null: the listener speaks no TLS
     protocol::HttpLimits http_limits;
     protocol::JsonLimits json_limits;
     RequestLimits request_limits;
     std::vector<std::string> served_names;  // at least one; the first is the default
     std::string fingerprint = "skein";      // system_fingerprint of every answer
     std::string version_json = "{}";        // body of GET /version
-    uint64_t id_seed = 0;                   // random; ids and seeds of requests derive from it
+    SchedulingPolicy policy = SchedulingPolicy::kPriority;
+    ApiKeys* keys = nullptr;                    // outlive the server; null: everybody may come in
+    int64_t auth_failures_per_minute_max = 60;  // of one address
+    uint64_t id_seed = 0;                       // random; ids and seeds of requests derive from it
     // Unix seconds now, for `created`.
     std::function<int64_t()> unix_time;
     // OK, or why not, in one line. Runs on the listener's thread.

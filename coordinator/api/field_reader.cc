@@ -7,11 +7,18 @@
 #include <utility>
 
 #include "protocol/base/strings.h"
+#include "protocol/http/http_message.h"
 
 namespace skein::coordinator {
 
 using protocol::Concat;
 using protocol::JsonValue;
+
+bool IsJsonType(std::string_view content_type) {
+  std::string_view type = content_type.substr(0, content_type.find(';'));
+  while (!type.empty() && type.back() == ' ') type.remove_suffix(1);
+  return type.empty() || protocol::HeaderNameEquals(type, "application/json");
+}
 
 const JsonValue* FieldReader::Find(std::string_view name) {
   known_.emplace_back(name);

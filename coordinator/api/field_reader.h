@@ -16,6 +16,9 @@
 
 namespace skein::coordinator {
 
+// True for "application/json", with or without parameters; no header counts as JSON.
+bool IsJsonType(std::string_view content_type);
+
 class FieldReader {
  public:
   // `object` outlives the reader. `prefix` is put before names in errors: "messages[0].".

@@ -204,6 +204,7 @@ void Generation::End(std::string_view reason, int status) {
   has_ended_ = true;
   if (!setup_.on_end) return;
   GenerationEnd end{reason, status};
+  end.completion_tokens = usage().completion_tokens;
   if (setup_.identity.form != RequestForm::kCompletion) {
     for (const Choice& choice : choices_) {
       for (size_t i = 0; i < end.calls.size(); ++i) end.calls[i] += choice.call_counts()[i];

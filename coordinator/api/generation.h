@@ -27,6 +27,7 @@ struct GenerationEnd {
   int status = 200;                         // of the response; 499 when the client went away
   ParseCounts calls = {};                   // how tool calls were read
   std::vector<ParseResult> reasoning = {};  // how the reasoning of choices was read
+  int64_t completion_tokens = 0;
 };
 
 class Generation final : public std::enable_shared_from_this<Generation> {

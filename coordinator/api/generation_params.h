@@ -39,9 +39,9 @@ struct GenerationParams {
   protocol::SpeculationParams speculation;
   // Alternatives listed beside the logprob of each prompt token; absent: no such list.
   std::optional<int32_t> prompt_logprobs;
-  bool echo_logprobs = false;  // the logprobs of a completion begin with those of its prompt
-  int32_t priority = 0;
-  std::string cache_salt;  // empty: none
+  bool echo_logprobs = false;       // the logprobs of a completion begin with those of its prompt
+  std::optional<int32_t> priority;  // smaller runs earlier; nothing: as the key has it
+  std::string cache_salt;           // empty: none
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;

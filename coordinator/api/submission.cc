@@ -15,6 +15,25 @@ namespace {
 // Prompt tokens and their alternatives in one answer: about 64 MiB of JSON.
 constexpr size_t kPromptEntriesMax = size_t{1} << 20;
 
+// What the request asks for within the bounds of its key; of a request that asks for nothing, what
+// is nearest to 0.
+ApiOr<int32_t> PriorityOf(const GenerationParams& params, const SubmissionParts& parts) {
+  const ApiKey* const key = parts.key;
+  if (parts.policy == SchedulingPolicy::kFcfs) {
+    if (params.priority.value_or(0) == 0) return 0;
+    return UnsupportedParameter(
+        "priority", "this server serves by arrival (--scheduling-policy fcfs); leave it out");
+  }
+  if (key == nullptr) return params.priority.value_or(0);
+  const int32_t least = key->priority_min;
+  const int32_t most = key->priority_max;
+  const int32_t priority = params.priority.value_or(std::clamp(0, least, most));
+  if (priority >= least && priority <= most) return priority;
+  return InvalidValue(
+      "priority",
+      protocol::Concat("priority is ", priority, "; this API key may give ", least, " to ", most));
+}
+
 // The stop conditions behind a prompt of `size` tokens.
 ApiOr<protocol::StopConditions> FitLengths(const GenerationParams& params, int64_t size,
                                            const SubmissionParts& parts) {
@@ -107,8 +126,32 @@ ApiOr<PromptTokens> EncodePrompt(const Tokenizer& tokenizer, int32_t bos_id,
   return tokens;
 }
 
+KeyDemand DemandOf(const Submission& submission) {
+  KeyDemand demand{0, static_cast<uint32_t>(submission.requests.size())};
+  for (const SubmitRequest& request : submission.requests) {
+    demand.prompt_tokens += request.prompt_ids.size();
+  }
+  return demand;
+}
+
+ApiOr<std::optional<std::chrono::steady_clock::time_point>> DeadlineOf(
+    std::string_view header, const ApiKey& key, std::chrono::steady_clock::time_point arrival) {
+  auto read = ReadTimeout(header);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  auto seconds = std::get<std::optional<double>>(read);
+  if (key.deadline_s) seconds = std::min(*key.deadline_s, seconds.value_or(*key.deadline_s));
+  std::optional<std::chrono::steady_clock::time_point> deadline;
+  if (seconds) {
+    deadline = arrival + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                             std::chrono::duration<double>(*seconds));
+  }
+  return deadline;
+}
+
 ApiOr<Submission> MakeSubmission(GenerationParams params, GenerationInput input,
                                  const SubmissionParts& parts) {
+  const auto priority = PriorityOf(params, parts);
+  if (const auto* error = std::get_if<ApiError>(&priority)) return *error;
   if (auto error = SetEdits(parts.tokenizer, &params)) return *error;
   if (auto error = CheckPromptLogprobs(params, input)) return *error;
   Submission submission;
@@ -128,7 +171,12 @@ ApiOr<Submission> MakeSubmission(GenerationParams params, GenerationInput input,
       request.stop = std::get<protocol::StopConditions>(stop);
       request.speculation = params.speculation;
       request.constraint = ConstraintOf(request.stop, input, parts);
-      request.priority = params.priority;
+      request.priority = std::get<int32_t>(priority);
+      if (parts.key != nullptr) {
+        request.tenant = parts.key->tenant;
+        request.flow = parts.key->id;
+        request.weight = parts.key->weight;
+      }
       request.cache_salt = params.cache_salt;
       request.arrival = parts.arrival;
       request.deadline = parts.deadline;

@@ -188,6 +188,7 @@ std::string FormProblem(const YamlEntry& entry, const ConfigKey& key) {
     case YamlKind::kPlain:
       if (TypeName(key) != "text") return "";
       if (entry.text == "true" || entry.text == "false" || ParseWhole<double>(entry.text)) {
+        if (key.secret) return "is not text; write it in quotes";
         return Concat(entry.text, " is not text; write \"", entry.text, "\"");
       }
       return "";
@@ -439,7 +440,10 @@ std::string_view OriginName(const LoadedConfig& loaded, std::string_view path) {
   return "default";
 }
 
-std::string Render(const Config& config, const LoadedConfig* origins) {
+// Who reads the configuration: secrets are for programs alone.
+enum class Reader { kProgram, kPerson };
+
+std::string Render(const Config& config, Reader reader, const LoadedConfig* origins) {
   Config scratch = config;
   std::string out;
   std::string_view section;
@@ -448,7 +452,9 @@ std::string Render(const Config& config, const LoadedConfig* origins) {
       section = SectionOf(key.path);
       out += Concat(section, ":\n");
     }
-    out += Concat("  ", Leaf(key.path), ": ", ValueText(key, scratch));
+    const std::string value = ValueText(key, scratch);
+    const bool hidden = reader == Reader::kPerson && key.secret && value != "\"\"";
+    out += Concat("  ", Leaf(key.path), ": ", hidden ? "\"(secret)\"" : value);
     if (origins != nullptr) out += Concat("  # ", OriginName(*origins, key.path));
     out += '\n';
   }
@@ -509,15 +515,32 @@ absl::Status ValidateConfig(const Config& config, const LoadOptions& options) {
   return problems.ToStatus();
 }
 
-std::string ConfigYaml(const Config& config) { return Render(config, nullptr); }
+std::vector<std::string> TakeArguments(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    const std::string_view name = argument.substr(0, argument.find('='));
+    if (!name.starts_with("--")) continue;
+    const ConfigKey* key = FindFlag(name.substr(2));
+    if (key == nullptr || !key->secret) continue;
+    // Its value stands behind '=' or is the next argument.
+    char* value = argv[i] + std::min(name.size() + 1, argument.size());
+    if (name.size() == argument.size() && i + 1 < argc) value = argv[++i];
+    for (; *value != '\0'; ++value) *value = '*';
+  }
+  return arguments;
+}
+
+std::string ConfigYaml(const Config& config) { return Render(config, Reader::kProgram, nullptr); }
 
 std::string ConfigDump(const LoadedConfig& loaded) {
-  return Concat(Render(loaded.config, &loaded), "# hash: ", ConfigHash(loaded.config), "\n");
+  return Concat(Render(loaded.config, Reader::kPerson, &loaded),
+                "# hash: ", ConfigHash(loaded.config), "\n");
 }
 
 std::string ConfigHash(const Config& config) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a: a label, not a secret
-  for (const char c : ConfigYaml(config)) {
+  for (const char c : Render(config, Reader::kPerson, nullptr)) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   }
   char digits[17];

@@ -33,7 +33,12 @@ struct ModelConfig {
 // The HTTP edge and its limits.
 struct ServerConfig {
   std::string host = "127.0.0.1";
-  int64_t port = 8000;  // 0: any free port, printed at start
+  int64_t port = 8000;                        // 0: any free port, printed at start
+  std::string api_key;                        // one key of clients; a secret; empty: none
+  std::string api_key_file;                   // keys with tenants and limits; empty: none
+  int64_t auth_failures_per_minute_max = 60;  // of one address
+  std::string ssl_certfile;  // PEM: the certificate and its chain; empty: no TLS
+  std::string ssl_keyfile;   // PEM: its private key
   absl::Duration shutdown_timeout = absl::Seconds(30);
   int64_t connections_max = 8192;
   int64_t connections_per_address_max = 100;
@@ -61,6 +66,7 @@ struct SchedulerConfig {
   int64_t block_size = 64;
   int64_t lanes = 1;
   int64_t enable_prefix_caching = 1;  // prompts that begin alike are computed once; 0: not
+  std::string scheduling_policy = "priority";  // within a key; fcfs: by arrival alone
   int64_t max_num_queued_reqs = 1024;
   int64_t max_num_queued_tokens = 0;  // 0: four seconds of prefill capacity
 };
@@ -175,6 +181,7 @@ struct ConfigKey {
   std::string_view choices;  // "a|b" for enumerations; empty: any text
   std::string_view unit;
   std::string_view help;  // what it is and why one would change it
+  bool secret = false;    // its value is in no dump and no hash
 };
 
 // Every key there is, grouped by section.
@@ -218,13 +225,17 @@ int FailProgram(std::string_view program, const absl::Status& status, int code);
 // Ranges and combinations of a finished configuration, as LoadConfig applies them.
 absl::Status ValidateConfig(const Config& config, const LoadOptions& options);
 
-// The configuration as YAML that LoadConfig reads back to the same values.
+// The arguments of main() behind the program's name. The values of flags that are secrets are
+// overwritten in `argv`, so that no list of processes shows them; call it before anything else.
+std::vector<std::string> TakeArguments(int argc, char** argv);
+
+// The configuration as YAML that LoadConfig reads back to the same values: secrets are in it.
 std::string ConfigYaml(const Config& config);
 
-// The same with the origin of each value, for people.
+// The same with the origin of each value and without secrets, for people.
 std::string ConfigDump(const LoadedConfig& loaded);
 
-// 16 hexadecimal digits over every value: tells two configurations apart.
+// 16 hexadecimal digits over every value that is no secret: tells two configurations apart.
 std::string ConfigHash(const Config& config);
 
 // Flags with range, default and help.

@@ -64,6 +64,13 @@ std::vector<std::string> CombinationProblems(const Config& config, const LoadOpt
     problems.push_back(Concat(name_of("server.head_bytes_max"), ": must not be larger than ",
                               name_of("server.body_bytes_max")));
   }
+  if (config.server.ssl_certfile.empty() != config.server.ssl_keyfile.empty()) {
+    const bool has_key = config.server.ssl_certfile.empty();
+    problems.push_back(Concat(name_of(has_key ? "server.ssl_certfile" : "server.ssl_keyfile"),
+                              ": TLS needs both, and ",
+                              name_of(has_key ? "server.ssl_keyfile" : "server.ssl_certfile"),
+                              " is given alone; give this one too"));
+  }
   if (config.worker.backend.empty()) {
     problems.push_back(Concat(name_of("worker.backend"), ": is empty; name one, for example cpu"));
   } else if (config.worker.backend == "auto" && !options.allow_auto_backend) {

@@ -34,6 +34,23 @@ constexpr ConfigKey kKeys[] = {
      "address the API listens on"},
     {"server.port", "port", &At<&Config::server, &ServerConfig::port>, 0, 65535, "", "",
      "TCP port of the API; 0 takes a free one and prints it"},
+    {"server.api_key", "api-key", &At<&Config::server, &ServerConfig::api_key>, 0, 0, "", "",
+     "one key that clients must send, whatever its form; others may read it here: prefer "
+     "api-key-file",
+     true},
+    {"server.api_key_file", "api-key-file", &At<&Config::server, &ServerConfig::api_key_file>, 0, 0,
+     "", "",
+     "file of clients' keys with tenants, weights and limits, read again when it changes; skein "
+     "keygen --api ID makes an entry"},
+    {"server.auth_failures_per_minute_max", "auth-failures-per-minute",
+     &At<&Config::server, &ServerConfig::auth_failures_per_minute_max>, 1, 1'000'000, "", "",
+     "wrong keys of one client address before it is refused unheard; raise it behind a proxy"},
+    {"server.ssl_certfile", "ssl-certfile", &At<&Config::server, &ServerConfig::ssl_certfile>, 0, 0,
+     "", "",
+     "PEM file with the server's certificate and its chain; the API then speaks TLS 1.2 or 1.3 "
+     "only"},
+    {"server.ssl_keyfile", "ssl-keyfile", &At<&Config::server, &ServerConfig::ssl_keyfile>, 0, 0,
+     "", "", "PEM file with the private key of the certificate, without a password"},
     {"server.shutdown_timeout", "shutdown-timeout",
      &At<&Config::server, &ServerConfig::shutdown_timeout>, 0, kDay, "", "seconds",
      "how long running requests may finish after the first stop signal"},
@@ -98,6 +115,9 @@ constexpr ConfigKey kKeys[] = {
      &At<&Config::scheduler, &SchedulerConfig::enable_prefix_caching>, 0, 1, "", "",
      "1: what prompts of one tenant begin with alike is computed once; answers are the same;"
      " --no-enable-prefix-caching turns it off"},
+    {"scheduler.scheduling_policy", "scheduling-policy",
+     &At<&Config::scheduler, &SchedulerConfig::scheduling_policy>, 0, 0, "priority|fcfs", "",
+     "what serves the requests of a key first: their field priority, or arrival alone"},
     {"scheduler.max_num_queued_reqs", "max-num-queued-reqs",
      &At<&Config::scheduler, &SchedulerConfig::max_num_queued_reqs>, 1, 1'000'000, "", "",
      "requests that may wait; the next one gets 503"},

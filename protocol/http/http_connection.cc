@@ -46,10 +46,11 @@ HttpConnection::HttpConnection(HttpConnectionHost& host, asio::io_context& loop,
       io_(std::make_unique<Io>(loop)),
       address_(std::move(address)),
       limits_(host.options.limits),
-      reader_(limits_) {
+      reader_(limits_, [this](HttpRequest& head) { return CheckHead(head); }) {
   error_code ignored;
   io_->socket.assign(tcp::v4(), descriptor, ignored);
   io_->socket.non_blocking(true, ignored);
+  if (host.options.tls != nullptr) tls_ = std::make_unique<TlsSession>(host.options.tls);
 }
 
 HttpConnection::~HttpConnection() = default;
@@ -76,8 +77,33 @@ void HttpConnection::OnRead(IoResult result, size_t bytes) {
     }
     return Close();
   }
-  OnBytes(std::string_view(io_->read_buffer.data(), bytes));
+  const std::string_view received(io_->read_buffer.data(), bytes);
+  tls_ == nullptr ? OnBytes(received) : OnTlsBytes(received);
   Read();
+}
+
+void HttpConnection::OnTlsBytes(std::string_view bytes) {
+  if (is_lingering_ || close_after_write_) return OnBytes(bytes);
+  std::string text;
+  const TlsSession::State state = tls_->Receive(bytes, &text);
+  tls_->TakeOutput(&raw_);
+  if (state == TlsSession::State::kPlain) return RefusePlain();
+  if (!text.empty()) OnBytes(text);
+  if (is_closed_) return;
+  if (state == TlsSession::State::kBroken) {
+    host_.Count("malformed", "tls");
+    Write();  // the alert, as far as the socket takes it
+    return Close();
+  }
+  // The client sends no more: as when its stream ended.
+  if (state == TlsSession::State::kEnded) return OnRead(IoResult::kEnd, 0);
+  Write();
+}
+
+// The client does not speak TLS: it is told so in the clear.
+void HttpConnection::RefusePlain() {
+  tls_.reset();
+  Refuse({400, "plain_http", "this port speaks TLS; send the request to https://"});
 }
 
 void HttpConnection::OnBytes(std::string_view bytes) {
@@ -113,7 +139,6 @@ void HttpConnection::Advance() {
 }
 
 void HttpConnection::Handle(HttpRequest request) {
-  request.peer_address = address_;
   keeps_alive_ = request.keep_alive;
   is_head_request_ = request.method == "HEAD";
   current_ = std::make_shared<Link>();
@@ -124,12 +149,19 @@ void HttpConnection::Handle(HttpRequest request) {
   host_.options.on_request(std::move(request), std::make_shared<HttpExchange>(current_));
 }
 
+std::optional<HttpResponse> HttpConnection::CheckHead(HttpRequest& head) {
+  head.peer_address = address_;
+  return host_.options.on_head ? host_.options.on_head(head) : std::nullopt;
+}
+
 void HttpConnection::Refuse(const HttpRefusal& refusal) {
-  host_.Count(refusal.status == 408   ? "timeout"
-              : refusal.status == 400 ? "malformed"
-                                      : "limit",
-              refusal.rule);
-  const HttpResponse response = host_.Refusal(refusal);
+  if (!refusal.response) {
+    host_.Count(refusal.status == 408   ? "timeout"
+                : refusal.status == 400 ? "malformed"
+                                        : "limit",
+                refusal.rule);
+  }
+  const HttpResponse response = refusal.response ? *refusal.response : host_.Refusal(refusal);
   out_ += MakeResponseHead(response, BodyFraming::kLength, KeepAlive::kNo) + response.body;
   CloseAfterWrite();
 }
@@ -199,6 +231,15 @@ void HttpConnectionHost::WriteAtRoundEnd(std::shared_ptr<HttpConnection> connect
   });
 }
 
+// What is to be sent next: answers, with TLS encrypted and behind what TLS has to say.
+void HttpConnection::TakeOut() {
+  if (tls_ == nullptr) return in_flight_.swap(out_);  // both keep their memory
+  in_flight_.swap(raw_);
+  if (tls_->state() == TlsSession::State::kHandshake) return;
+  tls_->Send(out_, &in_flight_);
+  out_.clear();
+}
+
 void HttpConnection::Write() {
   if (is_closed_ || !in_flight_.empty()) return;
   if (is_streaming_ && !stream_.empty()) {
@@ -209,7 +250,7 @@ void HttpConnection::Write() {
   }
   const bool ends = is_streaming_ && stream_ended_;
   if (ends) out_ += "0\r\n\r\n";
-  in_flight_.swap(out_);  // both keep their memory
+  TakeOut();
   in_flight_done_ = 0;
   write_progress_ = last_output_ = Clock::now();
   const bool is_sent = SendInFlight();
@@ -266,6 +307,13 @@ void HttpConnection::OnOutDone() {
   is_lingering_ = true;
   linger_start_ = Clock::now();
   error_code ignored;
+  if (tls_ != nullptr) {
+    // Without it the client could not tell a whole answer from a cut one.
+    tls_->SendEnd(&in_flight_);
+    in_flight_done_ = 0;
+    io_->socket.write_some(asio::buffer(in_flight_), ignored);
+    in_flight_.clear();
+  }
   io_->socket.shutdown(tcp::socket::shutdown_send, ignored);
   if (ignored) return Close();
   Read();
@@ -304,6 +352,11 @@ void HttpConnection::CheckTimeouts(Clock::time_point now) {
   }
   if (current_ != nullptr || close_after_write_) return;
   const auto elapsed = now - phase_start_;
+  if (shakes_hands()) {
+    if (elapsed <= limits_.head_timeout) return;
+    host_.Count("timeout", "handshake");
+    return Close();
+  }
   switch (reader_.phase()) {
     case RequestReader::Phase::kIdle:
       if (elapsed > limits_.keep_alive_timeout) Close();

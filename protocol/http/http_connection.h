@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,7 +72,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Close();
   // Closes when no request is being read or answered.
   void CloseIfIdle() {
-    if (current_ == nullptr && reader_.phase() == RequestReader::Phase::kIdle) CloseAfterWrite();
+    if (current_ != nullptr || reader_.phase() != RequestReader::Phase::kIdle) return;
+    shakes_hands() ? Close() : CloseAfterWrite();
   }
   // The round of WriteAtRoundEnd is over.
   void WriteQueued() {
@@ -98,11 +100,15 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Read();
   void OnRead(IoResult result, size_t bytes);
   void OnBytes(std::string_view bytes);
+  void OnTlsBytes(std::string_view bytes);
+  void RefusePlain();
   void Advance();
   void Handle(HttpRequest request);
+  std::optional<HttpResponse> CheckHead(HttpRequest& head);
   void Refuse(const HttpRefusal& refusal);
   void FinishAnswer();
   void CloseAfterWrite();
+  void TakeOut();
   void Write();
   void WriteSoon();
   // Gives in_flight_ to the socket; false when bytes are left, which leave by themselves then.
@@ -111,6 +117,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // All of in_flight_ is written: its bytes count no more.
   void SettleInFlight();
   void OnOutDone();
+  bool shakes_hands() const {
+    return tls_ != nullptr && tls_->state() == TlsSession::State::kHandshake;
+  }
   bool IsCurrent(uint64_t answer) const {
     return current_ != nullptr && current_->answer == answer && !is_closed_;
   }
@@ -140,6 +149,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string out_;     // bytes for the wire
   std::string stream_;  // body bytes that are not framed yet
   bool stream_ended_ = false;
+  std::unique_ptr<TlsSession> tls_;  // null: bytes cross as they are
+  std::string raw_;                  // of TLS alone: no answer waits for it
   std::string in_flight_;
   size_t in_flight_done_ = 0;
   std::shared_ptr<Link> in_flight_link_;  // whose pushed bytes are in flight

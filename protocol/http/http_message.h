@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,6 +50,7 @@ struct HttpRequest {
   HttpHeaders headers;
   std::string body;
   std::string peer_address;
+  std::shared_ptr<const void> attachment = nullptr;  // of who admitted the head
 
   // The first header of that name, empty when there is none.
   std::string_view Header(std::string_view name) const;
@@ -65,6 +68,8 @@ struct HttpRefusal {
   int status = 400;
   std::string rule;
   std::string message;
+  // The answer, when somebody else refused the head and counted it.
+  std::optional<HttpResponse> response = std::nullopt;
 };
 
 // Decodes %XX; a broken escape stays as it is.

@@ -156,9 +156,11 @@ void HttpServer::Impl::OnAccept(const error_code& error, tcp::socket socket) {
     const HttpResponse response =
         host.Refusal({503, std::string(limit), "too many connections; try again later"});
     socket.non_blocking(true, ignored);
-    socket.send(asio::buffer(MakeResponseHead(response, BodyFraming::kLength, KeepAlive::kNo) +
-                             response.body),
-                0, ignored);
+    // Before a handshake there is no way to say it.
+    if (host.options.tls == nullptr)
+      socket.send(asio::buffer(MakeResponseHead(response, BodyFraming::kLength, KeepAlive::kNo) +
+                               response.body),
+                  0, ignored);
     socket.shutdown(tcp::socket::shutdown_send, ignored);
   } else {
     ++connections_of_address[address];

@@ -9,12 +9,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "protocol/http/http_message.h"
+#include "protocol/http/tls_session.h"
 
 namespace skein::protocol {
 
@@ -80,6 +82,12 @@ class HttpServer {
     // Others may hold it too: what nobody accepts waits in its backlog.
     int listen_fd = -1;
     HttpLimits limits;
+    // Not null: connections speak TLS. A handshake has the time of a head; one that fails or a
+    // request without TLS is counted and ends the connection.
+    std::shared_ptr<TlsContext> tls;
+    // Called on the listener's thread with each admitted head, before a byte of its body is read.
+    // An answer refuses it: it is sent in its turn, and the connection ends. Not set: all go on.
+    std::function<std::optional<HttpResponse>(HttpRequest& head)> on_head;
     // Called on the listener's thread with each whole request.
     std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)> on_request;
     // The body for a refusal of the listener; plain text when not set.

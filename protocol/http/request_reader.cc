@@ -92,6 +92,12 @@ bool RequestReader::ReadHead() {
   if (!ParseHead(head)) {
     return Refuse({400, "parser", "the request head is malformed"});
   }
+  if (check_head_) {
+    if (std::optional<HttpResponse> answer = check_head_(request_)) {
+      const int status = answer->status;
+      return Refuse({status, "head", "", *std::move(answer)});
+    }
+  }
   position_ += *end;
   scanner_ = HeadScanner();
   const AdmittedHead& framing = std::get<AdmittedHead>(admitted);

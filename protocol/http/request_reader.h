@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "protocol/http/http_message.h"
 #include "protocol/http/request_admission.h"
@@ -20,7 +22,11 @@ class RequestReader {
  public:
   enum class Phase { kIdle, kHead, kBody };
 
-  explicit RequestReader(const HttpLimits& limits) : limits_(limits) {}
+  // Looks at an admitted head; an answer refuses it.
+  using HeadCheck = std::function<std::optional<HttpResponse>(HttpRequest& head)>;
+
+  explicit RequestReader(const HttpLimits& limits, HeadCheck check_head = nullptr)
+      : limits_(limits), check_head_(std::move(check_head)) {}
 
   // Takes the next bytes. Whole requests wait to be taken, in order.
   void Feed(std::string_view bytes);
@@ -54,6 +60,7 @@ class RequestReader {
   std::string_view unread() const { return std::string_view(bytes_).substr(position_); }
 
   const HttpLimits& limits_;
+  const HeadCheck check_head_;
   std::string bytes_;
   size_t position_ = 0;
   HeadScanner scanner_;

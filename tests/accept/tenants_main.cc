@@ -1,5 +1,5 @@
 // Acceptance check 17, the prefix cache between tenants: what one computed gives another neither
-// cached tokens nor time. Tenants are salts of requests.
+// cached tokens nor time. Tenants are two keys, and in a second part salts of one.
 //   tenants [--pairs N] [--prompt N] [--salts N]
 // One tenant computes a prompt; another one sends it, and, in alternating order, a prompt that
 // nobody sent. The times of the two kinds are compared by the test of Kolmogorov and Smirnov, and,
@@ -20,6 +20,7 @@
 #include "protocol/base/strings.h"
 #include "protocol/http/http_client.h"
 #include "protocol/json/json.h"
+#include "tests/process/key_file.h"
 #include "tests/process/live_server.h"
 
 namespace skein::tests {
@@ -46,15 +47,16 @@ struct Answer {
 
 class Client {
  public:
-  explicit Client(uint16_t port) : port_(port) {}
+  Client(uint16_t port, std::string key) : port_(port), key_(std::move(key)) {}
 
-  Answer Ask(const std::string& tenant, const std::string& prompt) const {
+  Answer Ask(const std::string& prompt, const std::string& salt = "") const {
     protocol::HttpCall call;
     call.port = port_;
     call.method = "POST";
     call.target = "/v1/completions";
-    call.body = Concat("{\"prompt\":", prompt,
-                       ",\"max_tokens\":1,\"temperature\":0,\"cache_salt\":\"", tenant, "\"}");
+    call.headers = {{"Authorization", "Bearer " + key_}};
+    const std::string salted = salt.empty() ? "" : Concat(",\"cache_salt\":\"", salt, "\"");
+    call.body = Concat("{\"prompt\":", prompt, ",\"max_tokens\":1,\"temperature\":0", salted, "}");
     const Clock::time_point begin = Clock::now();
     const auto result = protocol::CallHttp(call);
     Answer answer;
@@ -70,6 +72,7 @@ class Client {
 
  private:
   const uint16_t port_;
+  const std::string key_;
 };
 
 class Draw {
@@ -134,16 +137,17 @@ struct Figures {
   bool whole = true;                        // all were answered
 };
 
-void RunPairs(const Plan& plan, const Client& client, Draw& draw, Figures& figures) {
+void RunPairs(const Plan& plan, const Client& alice, const Client& bob, Draw& draw,
+              Figures& figures) {
   for (int64_t i = 0; i < plan.pairs && figures.whole; ++i) {
     const std::string prompt = draw.Prompt(plan.prompt);
     const std::string other = draw.Prompt(plan.prompt);
-    const Answer first = client.Ask("alice", prompt);
+    const Answer first = alice.Ask(prompt);
     Answer foreign, fresh;
-    if (i % 2 == 0) foreign = client.Ask("bob", prompt);
-    fresh = client.Ask("bob", other);
-    if (i % 2 == 1) foreign = client.Ask("bob", prompt);
-    const Answer own = client.Ask("alice", prompt);
+    if (i % 2 == 0) foreign = bob.Ask(prompt);
+    fresh = bob.Ask(other);
+    if (i % 2 == 1) foreign = bob.Ask(prompt);
+    const Answer own = alice.Ask(prompt);
     figures.foreign.push_back(foreign.ms);
     figures.fresh.push_back(fresh.ms);
     figures.own.push_back(own.ms);
@@ -159,8 +163,8 @@ void RunSalts(const Plan& plan, const Client& client, Draw& draw, Figures& figur
   std::set<std::string> salts;
   while (static_cast<int64_t>(salts.size()) < plan.salts) salts.insert(draw.Salt());
   for (const std::string& salt : salts) {
-    const Answer first = client.Ask(salt, prompt);
-    const Answer again = client.Ask(salt, prompt);
+    const Answer first = client.Ask(prompt, salt);
+    const Answer again = client.Ask(prompt, salt);
     figures.leaked += first.cached;
     figures.hits += again.cached > 0 ? 1 : 0;
     figures.whole = figures.whole && first.cached >= 0 && again.cached >= 0;
@@ -169,16 +173,19 @@ void RunSalts(const Plan& plan, const Client& client, Draw& draw, Figures& figur
 
 int Run(const Plan& plan) {
   LiveServer server;
-  if (!server.StartReady({"--enable-prefix-caching"})) {
+  const std::string file = server.directory() + "/keys.yaml";
+  const auto keys = WriteKeyFile(file, {{"alice", ""}, {"bob", ""}});
+  if (keys.empty() || !server.StartReady({"--enable-prefix-caching", "--api-key-file", file})) {
     std::fprintf(stderr, "%s", server.output().c_str());
     return 1;
   }
-  const Client client(server.port());
+  const Client alice(server.port(), keys.at("alice"));
+  const Client bob(server.port(), keys.at("bob"));
   Draw draw;
   Figures figures;
-  for (int i = 0; i < 5; ++i) client.Ask("warm", draw.Prompt(plan.prompt));
-  RunPairs(plan, client, draw, figures);
-  RunSalts(plan, client, draw, figures);
+  for (int i = 0; i < 5; ++i) bob.Ask(draw.Prompt(plan.prompt), "warm");
+  RunPairs(plan, alice, bob, draw, figures);
+  RunSalts(plan, alice, draw, figures);
   const double p = KolmogorovSmirnov(figures.foreign, figures.fresh);
   const double p_own = KolmogorovSmirnov(figures.own, figures.fresh);
   const double limit = plan.pairs >= kAllPairs ? kWanted : kTiny;

@@ -39,7 +39,7 @@ class ApiFixture : public ::testing::Test {
     StartServer({});
   }
 
-  void StartServer(protocol::HttpLimits limits) {
+  void StartServer(protocol::HttpLimits limits, ApiKeys* keys = nullptr) {
     server_.reset();
     ApiServer::Options options;
     options.port = 0;
@@ -50,6 +50,7 @@ class ApiFixture : public ::testing::Test {
     options.fingerprint = "skein-test";
     options.version_json = "{\"version\":\"0.1.0\"}";
     options.id_seed = 42;
+    options.keys = keys;
     options.unix_time = [] { return 1764410000; };
     options.metrics_text = [] { return std::string("skein_build_info 1\n"); };
     options.health = [this](HealthProbe probe) {

@@ -31,6 +31,20 @@ TEST(FrontDoorQueue, RefusesUntilAGroupIsReady) {
   EXPECT_EQ(waker.count(), 1);
 }
 
+TEST(FrontDoorQueue, RefusesWhatIsTooLateAlready) {
+  CountingWaker waker;
+  const auto now = std::chrono::steady_clock::time_point(std::chrono::hours(1));
+  FrontDoorQueue door({.queued_requests_max = 2, .queued_tokens_max = 10}, waker,
+                      [now] { return now; });
+  door.SetReady(true);
+  SubmitRequest late = Prompt(1, 1);
+  late.deadline = now;
+  EXPECT_EQ(door.TrySubmit(late).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(door.waiting_requests(), 0U);
+  late.deadline = now + std::chrono::milliseconds(1);
+  EXPECT_TRUE(door.TrySubmit(late).ok());
+}
+
 // rule: A1, AB6
 TEST(FrontDoorQueue, BoundsRequests) {
   CountingWaker waker;
@@ -41,6 +55,7 @@ TEST(FrontDoorQueue, BoundsRequests) {
   const absl::Status status = door.TrySubmit(Prompt(3, 1));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(), "2 requests wait, at most 2 may; retry later");
+  EXPECT_EQ(status.GetPayload("skein.full_bound"), "queue_requests");
   EXPECT_EQ(door.waiting_requests(), 2U);
   EXPECT_EQ(door.waiting_tokens(), 2U);
   // Taking the events is not the end of waiting: the loop says when a request runs.
@@ -59,6 +74,7 @@ TEST(FrontDoorQueue, BoundsTokens) {
   const absl::Status status = door.TrySubmit(Prompt(2, 4));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(), "7 prompt tokens wait, 4 more exceed the limit of 10; retry later");
+  EXPECT_EQ(status.GetPayload("skein.full_bound"), "queue_tokens");
   EXPECT_TRUE(door.TrySubmit(Prompt(3, 3)).ok());
   door.SetQueuedTokensMax(11);
   EXPECT_TRUE(door.TrySubmit(Prompt(4, 1)).ok());

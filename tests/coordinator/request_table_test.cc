@@ -64,6 +64,26 @@ TEST_F(RequestTableTest, ADoomedRequestIsToldItsReason) {
   EXPECT_EQ(table_.num_failed(), 0u) << "a deadline is the client's";
 }
 
+TEST_F(RequestTableTest, GivesExpiredRequestsOnceAndInTheOrderOfDeadlines) {
+  const auto open_until = [this](uint64_t id, std::chrono::steady_clock::time_point deadline) {
+    SubmitRequest request;
+    request.id = RequestId(id);
+    request.prompt_ids = {1};
+    request.arrival = std::chrono::steady_clock::now();
+    request.deadline = deadline;
+    request.sink = std::make_shared<LastDelta>();
+    EXPECT_TRUE(table_.Open(request, now_));
+  };
+  const auto past = std::chrono::steady_clock::now() - std::chrono::seconds(1);
+  open_until(1, past);
+  open_until(2, past - std::chrono::seconds(1));
+  open_until(3, std::chrono::steady_clock::time_point::max());
+  open_until(4, past);
+  table_.Fail(RequestId(4), absl::CancelledError("gone"));
+  EXPECT_EQ(table_.TakeExpired(), (std::vector<RequestId>{RequestId(2), RequestId(1)}));
+  EXPECT_TRUE(table_.TakeExpired().empty());
+}
+
 TEST_F(RequestTableTest, FailuresOfTheServerAreCountedAndChecksAreNot) {
   Open(1);
   table_.Fail(RequestId(1), absl::InternalError("broken"));

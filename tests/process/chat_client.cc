@@ -21,6 +21,7 @@ protocol::HttpCall CallOf(uint16_t port, const ChatCall& chat, Streaming streami
   call.method = "POST";
   call.target = chat.prompt_ids.empty() ? "/v1/chat/completions" : "/v1/completions";
   call.body = ChatBody(chat, streaming);
+  if (!chat.key.empty()) call.headers.emplace_back("Authorization", "Bearer " + chat.key);
   call.timeout = kClientTimeout;
   return call;
 }

@@ -28,6 +28,7 @@ struct ChatCall {
   std::string speculation = {};          // JSON of the field; empty: absent
   std::string cache_salt = {};           // empty: absent
   std::vector<int32_t> prompt_ids = {};  // not empty: a completion of these instead of a chat
+  std::string key = {};                  // of the API; empty: none is sent
 };
 
 // One answer. Entries are the JSON text of a token with its log-probability and alternatives:

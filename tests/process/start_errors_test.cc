@@ -17,6 +17,7 @@
 
 #include "protocol/base/strings.h"
 #include "tests/process/live_server.h"
+#include "tests/protocol/tls_client.h"
 
 namespace skein::tests {
 namespace {
@@ -172,6 +173,31 @@ TEST(StartErrorsTest, CommandsWithoutArgumentsTakeNone) {
   EXPECT_THAT(RunSkein(place, "version extra"),
               Pair(kUsage, HasSubstr("version takes no arguments, \"extra\" was given")));
   EXPECT_THAT(RunSkein(place, "help me"), Pair(kUsage, HasSubstr("help takes no arguments")));
+}
+
+// A pair that does not fit, and one file alone.
+TEST(StartErrorsTest, CertificatesThatCannotBeUsed) {
+  const TestCertificate one("start_one");
+  const TestCertificate other("start_other");
+  LiveServer mismatch;
+  ExpectRefused(
+      mismatch, {"--ssl-certfile", one.certificate(), "--ssl-keyfile", other.key()}, kConfiguration,
+      {"server.ssl_keyfile (--ssl-keyfile): " + other.key() + ": key values mismatch; give",
+       "that belongs to the certificate in " + one.certificate()});
+  LiveServer alone;
+  ExpectRefused(alone, {"--ssl-certfile", one.certificate()}, kConfiguration,
+                {"server.ssl_keyfile (--ssl-keyfile): TLS needs both, and"});
+}
+
+TEST(StartErrorsTest, KeysThatCannotBeUsed) {
+  LiveServer missing;
+  ExpectRefused(missing, {"--api-key-file", "/nonexistent/keys.yaml"}, kConfiguration,
+                {"server.api_key_file (--api-key-file): /nonexistent/keys.yaml cannot be read"});
+  LiveServer broken;
+  const std::string file = broken.directory() + "/keys.yaml";
+  std::ofstream(file) << "keys:\n  alice:\n    hmac: none\n";
+  ExpectRefused(broken, {"--api-key-file", file}, kConfiguration,
+                {file + ":3: keys.alice.hmac: give the 64 hexadecimal digits that"});
 }
 
 TEST(StartErrorsTest, RunDirectoriesThatCannotHoldSockets) {

@@ -14,7 +14,9 @@
 namespace skein::protocol {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A file of the test's own directory, removed at the end.
 class ScratchFile {
@@ -316,6 +318,35 @@ TEST(ConfigTest, BadSpeculativeConfigsAreUsageErrors) {
   EXPECT_THAT(FlagError({"--speculative-confg={}"}),
               HasSubstr("did you mean --speculative-config?"));
   EXPECT_EQ(ConfigExitCode(Load({"--speculative-config", "5"}).status()), 64);
+}
+
+TEST(ConfigTest, SecretsAreReadAndShownNowhere) {
+  const auto loaded = Load({"--api-key", "sk-hidden"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->config.server.api_key, "sk-hidden");
+  EXPECT_THAT(ConfigDump(*loaded), HasSubstr("  api_key: \"(secret)\"  # flag\n"));
+  EXPECT_THAT(ConfigDump(*loaded), Not(HasSubstr("sk-hidden")));
+  EXPECT_EQ(ConfigHash(loaded->config), ConfigHash(Load({"--api-key", "sk-other"})->config))
+      << "a hash that is shown must not help to guess";
+  EXPECT_NE(ConfigHash(loaded->config), ConfigHash(Load({})->config));
+  EXPECT_THAT(ConfigDump(*Load({})), HasSubstr("  api_key: \"\"  # default\n"));
+  const ScratchFile file(ConfigYaml(loaded->config));
+  EXPECT_EQ(Load({"--config", file.path()})->config.server.api_key, "sk-hidden");
+  EXPECT_THAT(FileError("server:\n  api_key: 12345\n"),
+              HasSubstr("server.api_key: is not text; write it in quotes"));
+}
+
+TEST(ConfigTest, SecretArgumentsAreBlanked) {
+  std::vector<std::string> texts = {"skein",          "serve",    "--api-key",
+                                    "sk-a b",         "--port=1", "--api-key=x",
+                                    "--api-key-file", "path",     "--api-key"};
+  std::vector<char*> argv;
+  for (std::string& text : texts) argv.push_back(text.data());
+  const std::vector<std::string> taken = TakeArguments(static_cast<int>(argv.size()), argv.data());
+  EXPECT_THAT(taken, ElementsAre("serve", "--api-key", "sk-a b", "--port=1", "--api-key=x",
+                                 "--api-key-file", "path", "--api-key"));
+  EXPECT_THAT(texts, ElementsAre("skein", "serve", "--api-key", "******", "--port=1", "--api-key=*",
+                                 "--api-key-file", "path", "--api-key"));
 }
 
 TEST(ConfigTest, LogOptionsFollowTheConfiguration) {

@@ -6,8 +6,10 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +58,8 @@ class HttpFixture : public ::testing::Test {
     HttpServer::Options options;
     limits.tick = std::chrono::milliseconds(10);
     options.limits = limits;
+    options.on_head = on_head_;
+    options.tls = tls_;
     options.on_request = [this](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
       OnRequest(std::move(request), std::move(exchange));
     };
@@ -65,6 +69,10 @@ class HttpFixture : public ::testing::Test {
     server_ = HttpServer::Create(std::move(options)).value();
     server_->Start();
   }
+
+  std::shared_ptr<TlsContext> tls_;  // from the next start on
+  // What on_head is from the next start on.
+  std::function<std::optional<HttpResponse>(HttpRequest&)> on_head_;
 
   // /echo answers with the body; /held waits for the test; /stream starts a stream and waits.
   void OnRequest(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {

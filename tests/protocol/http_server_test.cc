@@ -67,6 +67,26 @@ TEST_F(HttpServerTest, StopOutlivedByAnExchange) {
   exchange->Post([] { ADD_FAILURE() << "the listener is gone"; });
 }
 
+TEST_F(HttpServerTest, AHeadIsRefusedBeforeItsBodyAndAfterEarlierAnswers) {
+  on_head_ = [](HttpRequest& head) -> std::optional<HttpResponse> {
+    EXPECT_EQ(head.peer_address, "127.0.0.1");
+    head.attachment = std::make_shared<const std::string>("seen");
+    if (head.Header("x-key") == "good") return std::nullopt;
+    return HttpResponse{401, "text/plain", {}, "no key"};
+  };
+  StartServer();
+  RawConnection client(server_->port());
+  client.Send(
+      "POST /held HTTP/1.1\r\nHost: x\r\nx-key: good\r\nContent-Length: 2\r\n\r\nhi"
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n");
+  const auto exchange = held_.Take();
+  exchange->Respond({200, "text/plain", {}, "first"});
+  const std::string answer = client.ReadToEnd();
+  EXPECT_LT(answer.find("first"), answer.find("HTTP/1.1 401 Unauthorized"));
+  EXPECT_THAT(answer, HasSubstr("no key"));
+  EXPECT_TRUE(events_.IsEmpty()) << "who refused counts";
+}
+
 // A socket of another owner, as the supervisor passes it.
 int ListenOn(uint16_t& port) {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -12,7 +12,7 @@ Sequence Running(uint64_t id, int32_t priority = 0) {
   Sequence sequence;
   sequence.id = protocol::SequenceId(id);
   sequence.arrival = id;
-  sequence.priority = priority;
+  sequence.rank = RankOf(priority, 0);
   sequence.state = SequenceState::kRunning;
   return sequence;
 }

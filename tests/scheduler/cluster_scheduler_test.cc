@@ -3,6 +3,10 @@
 // call.
 #include "scheduler/cluster_scheduler.h"
 
+#include <map>
+#include <set>
+#include <utility>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -180,6 +184,48 @@ TEST(ClusterScheduler, EqualCallsGiveEqualPlans) {
   const std::vector<protocol::StepPlan> first = run();
   EXPECT_GT(first.size(), 20U);
   EXPECT_EQ(first, run());
+}
+
+// rule: A2
+TEST(ClusterScheduler, KeysUnderContentionGetTheirSharesOfTheTokens) {
+  GroupHarness harness({.max_num_seqs = 8, .budget = 24, .num_blocks = 400, .groups = 2});
+  harness.Start(1, 0);
+  harness.Start(1, 1);
+  // Keys of weight 1 and 3, the second with answers of half the length; each has 24 that run or
+  // wait. Time is the number of steps.
+  std::map<uint64_t, uint64_t> key_of;
+  std::map<uint64_t, uint64_t> tokens;
+  uint64_t id = 0;
+  const auto add = [&](uint64_t key, int64_t step) {
+    scheduler::NewSequence sequence;
+    sequence.id = protocol::SequenceId(++id);
+    sequence.prompt.assign(key == 1 ? 12 : 7, static_cast<int32_t>(id));
+    sequence.stop = StopAt(key == 1 ? 20 : 10);
+    sequence.flow = key == 1 ? "one" : "three";
+    sequence.weight = key == 1 ? 1 : 3;
+    sequence.arrived_ms = step * 50;
+    key_of[id] = key;
+    EXPECT_TRUE(harness.scheduler().AddSequence(std::move(sequence)).ok());
+  };
+  for (int i = 0; i < 24; ++i) add(1, 0), add(3, 0);
+  std::set<uint64_t> ended;
+  constexpr int kSteps = 1500;
+  for (int step = 1; step <= kSteps; ++step) {
+    for (uint32_t group = 0; group < 2; ++group) {
+      if (!harness.Plan(0, group)) continue;
+      ASSERT_TRUE(harness.Deliver(0, group).ok());
+    }
+    for (uint64_t at = 1, last = id; at <= last; ++at) {
+      if (ended.contains(at) || !harness.outcome(at).over()) continue;
+      ended.insert(at);
+      tokens[key_of[at]] += harness.outcome(at).tokens.size() + (key_of[at] == 1 ? 12 : 7);
+      add(key_of[at], step);
+    }
+  }
+  const auto all = static_cast<double>(tokens[1] + tokens[3]);
+  EXPECT_GT(ended.size(), 500U);
+  EXPECT_NEAR(static_cast<double>(tokens[1]) / all, 0.25, 0.0125);
+  EXPECT_NEAR(static_cast<double>(tokens[3]) / all, 0.75, 0.0375);
 }
 
 }  // namespace

@@ -150,5 +150,9 @@ TEST_F(BrokenState, RowsOfStepsAreNamed) {
              std::to_string(room));
 }
 
+TEST_F(BrokenState, FlowsAndTheirSequencesDisagree) {
+  Expect(3, [](Sequence& s) { s.has_run = true; }, "scheduler invariant 11: flow \"\" has 1 of 3");
+}
+
 }  // namespace
 }  // namespace skein::tests

@@ -91,7 +91,7 @@ void SimCluster::StartCoordinator() {
   control.lease = config_.lease;
   control.shutdown_timeout = config_.shutdown_timeout;
   control.rollout = config_.rollout;
-  control.cache_secret = term_;
+  control.cache_secret = coordinator::HmacSha256("simulation", std::to_string(term_));
   process->Start(options, std::make_unique<SimTransport>(network_, options.self, process),
                  [&](protocol::Waker&) {
                    auto loop = std::make_unique<coordinator::ControlLoop>(

@@ -33,6 +33,7 @@ constexpr char kUsage[] =
     "  drain          let no new request into a group or the cluster\n"
     "  rollout        replace the workers group by group while the cluster serves\n"
     "  keygen FILE    make a key pair for control endpoints on tcp; print its public key\n"
+    "  keygen --api ID  make an API key of a client; print it and its entry in the file of keys\n"
     "  doctor         probe what a start would find on this host: feature, state, reason, fix\n"
     "  whoholds       say which processes hold each GPU\n"
     "  bench          load a server over HTTP; print latencies, throughput and goodput\n"
@@ -127,6 +128,7 @@ int main(int argc, char** argv) {
     std::fputs(skein::worker::kUsage, stderr);
     return skein::protocol::kExitUsage;
   }
-  const std::vector<std::string> arguments(argv + 2, argv + argc);
+  std::vector<std::string> arguments = skein::protocol::TakeArguments(argc, argv);
+  arguments.erase(arguments.begin());
   return skein::worker::RunCommand(argv[1], arguments);
 }

@@ -31,6 +31,8 @@ class LifeSigns {
   // READY; with -1, a node without the API, at once. Only the first call counts.
   void ChildrenReady(int listening, absl::Time now);
   void Stopping();
+  // See ReadyProbe.
+  void AskOperators(protocol::AdminAddress address) { probe_.AskOperators(std::move(address)); }
 
  private:
   void SayReady();

@@ -3,9 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "protocol/config/config.h"
 #include "worker/node/commands/serve.h"
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::vector<std::string> arguments = skein::protocol::TakeArguments(argc, argv);
   return skein::worker::RunNode(arguments, skein::worker::OwnPaths());
 }

@@ -3,10 +3,13 @@
 #include "worker/node/ready_probe.h"
 
 #include <cerrno>
+#include <cstring>
 #include <string_view>
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 namespace skein::worker {
@@ -30,6 +33,28 @@ socklen_t AddressOf(int listening, sockaddr_storage& address) {
   return size;
 }
 
+// Of the operators' listener; 0: it has no address that can be used.
+socklen_t AddressOf(const protocol::AdminAddress& operators, sockaddr_storage& address) {
+  if (!operators.unix_path.empty()) {
+    auto& local = reinterpret_cast<sockaddr_un&>(address);
+    if (operators.unix_path.size() >= sizeof local.sun_path) return 0;
+    local.sun_family = AF_UNIX;
+    std::memcpy(local.sun_path, operators.unix_path.data(), operators.unix_path.size());
+    return sizeof local;
+  }
+  auto& v4 = reinterpret_cast<sockaddr_in&>(address);
+  if (::inet_pton(AF_INET, operators.host.c_str(), &v4.sin_addr) == 1) {
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(*operators.port);
+    return sizeof v4;
+  }
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(address);
+  if (::inet_pton(AF_INET6, operators.host.c_str(), &v6.sin6_addr) != 1) return 0;
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(*operators.port);
+  return sizeof v6;
+}
+
 }  // namespace
 
 void ReadyProbe::Begin(int listening, absl::Time now) {
@@ -43,7 +68,8 @@ void ReadyProbe::Ask(absl::Time now) {
   try_end_ = now + kTryMax;
   next_ = now + kStep;
   sockaddr_storage address{};
-  const socklen_t size = AddressOf(listening_, address);
+  const socklen_t size =
+      operators_.none() ? AddressOf(listening_, address) : AddressOf(operators_, address);
   connection_ =
       Descriptor(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!connection_.valid()) return;

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
+#include "protocol/config/admin_address.h"
 #include "worker/node/descriptor.h"
 
 namespace skein::worker {
@@ -17,6 +19,8 @@ class ReadyProbe {
   static constexpr absl::Duration kAgain = absl::Milliseconds(200);  // between tries
   static constexpr absl::Duration kTryMax = absl::Seconds(2);
 
+  // The operators' listener at this address is asked instead of the API, which speaks TLS.
+  void AskOperators(protocol::AdminAddress address) { operators_ = std::move(address); }
   // `listening` is the socket that is asked; only its address is used.
   void Begin(int listening, absl::Time now);
   // Goes on with what is ready. True once, when the answer was 200.
@@ -27,6 +31,7 @@ class ReadyProbe {
  private:
   void Ask(absl::Time now);
 
+  protocol::AdminAddress operators_;
   int listening_ = -1;
   Descriptor connection_;
   bool is_sent_ = false;

@@ -19,6 +19,7 @@
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "protocol/base/term_file.h"
+#include "protocol/config/admin_address.h"
 #include "worker/node/containment.h"
 #include "worker/node/doctor.h"
 #include "worker/node/gpu_locks.h"
@@ -232,15 +233,15 @@ absl::Status PrepareNode(const ServePlan& plan, bool with_coordinator, NodeParts
 }
 
 // The configuration of the children, with the sockets of this run.
-absl::StatusOr<std::string> WriteChildConfig(protocol::Config config, bool with_coordinator,
-                                             const RunDirectory& run) {
+protocol::Config ChildConfig(protocol::Config config, bool with_coordinator,
+                             const RunDirectory& run) {
   if (with_coordinator && config.transport.control_endpoint.empty()) {
     config.transport.control_endpoint = Concat("ipc://", run.path(), "/control");
   }
   if (with_coordinator && config.admin.listen.empty()) {
     config.admin.listen = Concat("unix:", run.path(), "/admin.sock");
   }
-  return run.WriteFile("node.yaml", protocol::ConfigYaml(config));
+  return config;
 }
 
 // What the probes found, and the two choices of the start that are no probe.
@@ -312,7 +313,11 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
   if (const absl::Status ready = PrepareNode(plan, with_coordinator, parts); !ready.ok()) {
     return Fail(ready, protocol::kExitConfig);
   }
-  const auto file = WriteChildConfig(plan.config, with_coordinator, *parts.run);
+  const protocol::Config child = ChildConfig(plan.config, with_coordinator, *parts.run);
+  if (!child.server.ssl_certfile.empty()) {
+    parts.life->AskOperators(protocol::ParseAdminAddress(child.admin.listen).value());
+  }
+  const auto file = parts.run->WriteFile("node.yaml", protocol::ConfigYaml(child));
   if (!file.ok()) return Fail(file.status(), protocol::kExitConfig);
   const StartFacts facts = {parts.containment->description(), FeatureSummary(features),
                             parts.run->path(),
@@ -366,7 +371,8 @@ std::string StartTable(const ServePlan& plan, const ProgramPaths& paths, const S
                 config.model.path, plan.embedded_model ? ", embedded default)" : ")",
                 "\n  backend      ", plan.backend.backend, ": ", plan.backend.reason,
                 "\n  workers      ", WorkersText(plan), "\n  speculation  ",
-                SpeculationText(config.speculation), "\n  api          http://", config.server.host,
+                SpeculationText(config.speculation), "\n  api          ",
+                config.server.ssl_certfile.empty() ? "http://" : "https://", config.server.host,
                 ":", facts.port, "\n  containment  ", facts.containment, "\n  host         ",
                 facts.features, "\n  run files    ", facts.run_directory, "\n  log          ",
                 logs.empty() ? "standard error" : Concat(logs, "/skein.log"),

@@ -26,17 +26,11 @@ const std::vector<std::string> kRoutes = {"/v1/chat/completions",
 const std::vector<std::string> kMethods = {"GET", "POST", "other"};
 const std::vector<std::string> kCodes = {"200", "400", "401", "403", "404", "405", "408", "413",
                                          "415", "429", "431", "499", "500", "503", "529", "other"};
-const std::vector<std::string> kReasons = {"invalid_value",
-                                           "invalid_json",
-                                           "unsupported_parameter",
-                                           "context_length_exceeded",
-                                           "grammar_too_complex",
-                                           "model_not_found",
-                                           "request_too_large",
-                                           "invalid_api_key",
-                                           "forbidden",
-                                           "rate_limit_exceeded",
-                                           "other"};
+const std::vector<std::string> kReasons = {"invalid_value",         "invalid_json",
+                                           "unsupported_parameter", "context_length_exceeded",
+                                           "grammar_too_complex",   "model_not_found",
+                                           "request_too_large",     "forbidden",
+                                           "rate_limit_exceeded",   "other"};
 const std::vector<std::string> kPhases = {"prefill", "decode", "mixed"};
 const std::vector<std::string> kDraftMethods = {"dspark", "mtp", "provided"};
 // By scheduler::PreemptReason.
@@ -132,7 +126,7 @@ HttpMetrics::HttpMetrics(protocol::MetricsRegistry& registry)
            "Answers by how their reasoning was read. unclosed rising: max_tokens is too small."},
           {{"result", kParseResults}})),
       bad_requests(registry.AddCounters(
-          {"skein_bad_request_total", "Requests refused with a 4xx, by error code."},
+          {"skein_bad_request_total", "Requests refused with a 4xx but 401, by error code."},
           {{"reason", kReasons}})),
       admission_rejections(registry.AddCounters({"skein_admission_rejections_total",
                                                  "Requests refused before any work, by reason. "

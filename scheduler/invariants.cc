@@ -251,7 +251,7 @@ absl::Status CheckInvariants(const ClusterScheduler& scheduler) {
   }
   SKEIN_RETURN_IF_ERROR(CheckProbation(scheduler));
   if (const absl::Status flows = scheduler.admission().CheckFlows(); !flows.ok()) {
-    return Broken(11, flows.message());
+    return Broken(12, flows.message());
   }
   for (const auto& [id, sequence] : scheduler.sequences()) {
     if (sequence->in_flight && !planned.contains(id)) {

@@ -180,6 +180,10 @@ class KeyFileReader {
     const std::string_view path = std::string_view(entry.path).substr(kKeysPrefix.size());
     const size_t dot = path.find('.');
     if (dot == std::string_view::npos) return BeginKey(entry, path);
+    if (path.substr(0, dot) != id_) {
+      // It may be a whole key, with its secret.
+      return Complain(entry.line, "keys", "an id has no dot: write what stands before the secret");
+    }
     if (good_) TakeField(entry, path.substr(dot + 1));
   }
 
@@ -191,14 +195,18 @@ class KeyFileReader {
 
  private:
   void Complain(const protocol::YamlEntry& entry, std::string_view what) {
+    Complain(entry.line, entry.path, what);
+  }
+  void Complain(int line, std::string_view path, std::string_view what) {
     if (problems_.size() >= kProblemsMax) return;
-    problems_.push_back(Concat(file_name_, ":", entry.line, ": ", entry.path, ": ", what));
+    problems_.push_back(Concat(file_name_, ":", line, ": ", path, ": ", what));
   }
 
   void BeginKey(const protocol::YamlEntry& entry, std::string_view id) {
     EndKey();
     given_.clear();
     begin_ = entry;
+    id_ = id;
     good_ = IsName(id);
     if (!good_) return Complain(entry, "is no id: 1 to 64 of A-Z, a-z, 0-9, _ and -");
     if (entry.kind != protocol::YamlKind::kSection) {
@@ -208,6 +216,7 @@ class KeyFileReader {
     ApiKey& key = keys_.emplace_back();
     key.id = id;
     key.tenant = id;
+    key.priority_min = 0;  // to go before other keys' requests is granted, not taken
   }
 
   void TakeField(const protocol::YamlEntry& entry, std::string_view name) {
@@ -241,6 +250,7 @@ class KeyFileReader {
 
   const std::string file_name_;
   std::vector<ApiKey> keys_;
+  std::string id_;                            // of the key that is being read, or of what is none
   protocol::YamlEntry begin_;                 // of the key that is being read
   std::set<std::string, std::less<>> given_;  // its fields
   bool good_ = false;

@@ -151,7 +151,7 @@ TEST_F(BrokenState, RowsOfStepsAreNamed) {
 }
 
 TEST_F(BrokenState, FlowsAndTheirSequencesDisagree) {
-  Expect(3, [](Sequence& s) { s.has_run = true; }, "scheduler invariant 11: flow \"\" has 1 of 3");
+  Expect(3, [](Sequence& s) { s.has_run = true; }, "scheduler invariant 12: flow \"\" has 1 of 3");
 }
 
 }  // namespace

@@ -122,10 +122,12 @@ TEST_F(ApiAuthTest, AKeyBringsTenantPriorityAndDeadline) {
   EXPECT_EQ(TextAt(refused.body, {"error", "param"}), "priority");
   EXPECT_EQ(TextAt(refused.body, {"error", "message"}),
             "priority is 1; this API key may give 5 to 9");
-  EXPECT_EQ(PostAs("bob.s2", kText, R"({"prompt":"a","max_tokens":1,"priority":-3})").status, 200);
+  // Unless the file says so, no key goes before those of others.
+  EXPECT_EQ(PostAs("bob.s2", kText, R"({"prompt":"a","max_tokens":1,"priority":-3})").status, 400);
+  EXPECT_EQ(PostAs("bob.s2", kText, R"({"prompt":"a","max_tokens":1,"priority":3})").status, 200);
   const SubmitRequest other = control_.TakeSubmitted();
   EXPECT_EQ(other.tenant, "bob");
-  EXPECT_EQ(other.priority, -3);
+  EXPECT_EQ(other.priority, 3);
   EXPECT_FALSE(other.deadline.has_value());
 }
 

@@ -93,7 +93,8 @@ int Run(int64_t seconds) {
   programs.SetMockSpeed(kStepUs, 0);
   LiveServer server(programs.path());
   const std::string file = server.directory() + "/keys.yaml";
-  const auto keys = WriteKeyFile(file, {{"one", ""}, {"three", "    weight: 3\n"}});
+  const auto keys =
+      WriteKeyFile(file, {{"one", "    priority_min: -100\n"}, {"three", "    weight: 3\n"}});
   if (keys.empty() || !server.StartReady({"--model", "deploy/models/tiny-v41", "--max-num-seqs",
                                           std::to_string(kSequences), "--no-enable-prefix-caching",
                                           "--api-key-file", file, "--log-level", "warn"})) {

@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "absl/strings/cord.h"
 #include "coordinator/api/api_keys.h"
@@ -30,7 +31,7 @@ constexpr char kHello[] = R"({"messages":[{"role":"user","content":"Hello"}]})";
 
 class ApiAuthTest : public ApiFixture {
  protected:
-  ApiAuthTest() : path_(testing::TempDir() + "skein_api_auth") {
+  ApiAuthTest() : path_(testing::TempDir() + "skein_api_auth_" + std::to_string(::getpid())) {
     std::ofstream(path_) << Concat(
         "keys:\n  alice:\n    hmac: \"", ToHex(ApiKeyDigest("alice", "s1")),
         "\"\n    priority_min: 5\n    priority_max: 9\n    deadline: 60\n  bob:\n    hmac: \"",

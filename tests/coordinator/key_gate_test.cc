@@ -7,6 +7,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "protocol/base/strings.h"
 
@@ -29,7 +30,7 @@ HttpRequest Head(std::string path, std::string name = "", std::string value = ""
 
 class KeyGateTest : public ::testing::Test {
  protected:
-  KeyGateTest() : path_(testing::TempDir() + "skein_key_gate") {
+  KeyGateTest() : path_(testing::TempDir() + "skein_key_gate_" + std::to_string(::getpid())) {
     std::ofstream(path_) << protocol::Concat(
         "keys:\n  a:\n    hmac: \"", ToHex(ApiKeyDigest("a", "s")), "\"\n  c:\n    hmac: \"",
         ToHex(ApiKeyDigest("c", "s")), "\"\n    routes: chat\n");

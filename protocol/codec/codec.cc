@@ -153,6 +153,7 @@ absl::Status Write(const StepPlan& in, wire::StepPlan::Builder out) {
   out.setEpoch(in.epoch.value());
   out.setStep(in.step.value());
   out.setLane(in.lane);
+  out.setPlanHash(in.plan_hash);
   auto sequences = out.initSequences(static_cast<uint32_t>(in.sequences.size()));
   for (uint32_t i = 0; i < sequences.size(); ++i) {
     SKEIN_RETURN_IF_ERROR(Write(in.sequences[i], sequences[i]));
@@ -166,6 +167,7 @@ absl::Status Read(wire::StepPlan::Reader in, StepPlan& out) {
   out.epoch = Epoch(in.getEpoch());
   out.step = StepId(in.getStep());
   out.lane = in.getLane();
+  out.plan_hash = in.getPlanHash();
   const auto sequences = in.getSequences();
   SKEIN_RETURN_IF_ERROR(CheckSize(sequences, "StepPlan.sequences", kPlanSequencesMax));
   out.sequences.reserve(sequences.size());
@@ -256,7 +258,7 @@ absl::Status Read(wire::StepResult::Reader in, StepResult& out) {
   out.epoch = Epoch(in.getEpoch());
   out.step = StepId(in.getStep());
   out.lane = in.getLane();
-  if (in.getStatus() > static_cast<uint8_t>(StepStatus::kRefused)) {
+  if (in.getStatus() > static_cast<uint8_t>(StepStatus::kAborted)) {
     return Malformed("StepResult.status", Concat(in.getStatus(), " names no status"));
   }
   out.status = static_cast<StepStatus>(in.getStatus());
@@ -290,6 +292,8 @@ absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) 
   }
   out.setPredecessorEnd(static_cast<uint8_t>(in.predecessor_end));
   out.setIncarnation(in.incarnation.value());
+  out.setRank(in.rank.value());
+  out.setNumRanks(in.num_ranks);
   auto geometry = out.initGeometry();
   geometry.setBlockTokens(in.geometry.block_tokens);
   geometry.setNumBlocks(in.geometry.num_blocks);
@@ -332,6 +336,12 @@ absl::Status Read(wire::RegisterWorker::Reader in, RegisterWorker& out) {
   SKEIN_RETURN_IF_ERROR(ReadText(in.getBackend(), "RegisterWorker.backend", out.backend));
   SKEIN_RETURN_IF_ERROR(ReadText(in.getModel(), "RegisterWorker.model", out.model));
   out.incarnation = Incarnation(in.getIncarnation());
+  out.rank = RankId(in.getRank());
+  out.num_ranks = in.getNumRanks();
+  if (out.rank.value() >= out.num_ranks) {
+    return Malformed("RegisterWorker.rank",
+                     Concat(out.rank.value(), " of ", out.num_ranks, " ranks"));
+  }
   const auto geometry = in.getGeometry();
   out.geometry.block_tokens = geometry.getBlockTokens();
   out.geometry.num_blocks = geometry.getNumBlocks();
@@ -351,6 +361,7 @@ absl::Status Write(const FormGroup& in, wire::FormGroup::Builder out) {
   out.setRank(in.rank.value());
   out.setNumRanks(in.num_ranks);
   out.setEpoch(in.epoch.value());
+  WriteText(in.communicator, [&](capnp::Text::Reader text) { out.setCommunicator(text); });
   return absl::OkStatus();
 }
 
@@ -362,7 +373,7 @@ absl::Status Read(wire::FormGroup::Reader in, FormGroup& out) {
   if (out.rank.value() >= out.num_ranks) {
     return Malformed("FormGroup.rank", Concat(out.rank.value(), " of ", out.num_ranks, " ranks"));
   }
-  return absl::OkStatus();
+  return ReadText(in.getCommunicator(), "FormGroup.communicator", out.communicator);
 }
 
 absl::Status Write(const GroupFormed& in, wire::GroupFormed::Builder out) {

@@ -41,15 +41,23 @@ struct RegisterWorker {
   std::string numerics;
   std::vector<std::string> features;  // what it can beyond the minor version, by name
   PredecessorEnd predecessor_end = PredecessorEnd::kNone;
+  // Since 1.2: the part of the model that it loaded, of num_ranks parts. A worker with the whole
+  // model is rank 0 of 1.
+  RankId rank;
+  uint32_t num_ranks = 1;
   friend bool operator==(const RegisterWorker&, const RegisterWorker&) = default;
 };
 
-// Makes the worker rank `rank` of a group; its cache starts empty. Sender: coordinator.
+// Makes the worker rank `rank` of a group; its cache starts empty. Rank and number are those that
+// it registered with. Sender: coordinator.
 struct FormGroup {
   GroupId group;
   RankId rank;
   uint32_t num_ranks = 1;
   Epoch epoch;
+  // Since 1.2: the name under which the ranks of this epoch meet, new for every epoch of every term
+  // and cluster of the host; empty for a group of one rank.
+  std::string communicator = {};
   friend bool operator==(const FormGroup&, const FormGroup&) = default;
 };
 

@@ -116,8 +116,9 @@ struct SequenceStep {
   friend bool operator==(const SequenceStep&, const SequenceStep&) = default;
 };
 
-// One step of one rank. A rank without sequences gets an empty plan. Steps of a group run strictly
-// in StepId order. Sender: coordinator.
+// One step of one rank. Every rank of a group gets a plan with the same step and lane; a rank
+// without sequences gets an empty one. Steps of a group run strictly in StepId order. Sender:
+// coordinator.
 struct StepPlan {
   GroupId group;
   RankId rank;
@@ -125,6 +126,10 @@ struct StepPlan {
   StepId step;
   uint32_t lane = 0;
   std::vector<SequenceStep> sequences;
+  // A number over the plans of all ranks of the step, equal in each of them: ranks compare it
+  // before they compute anything, and plans that do not belong together fail the step. 0 in a group
+  // of one rank.
+  uint64_t plan_hash = 0;
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
@@ -184,6 +189,9 @@ enum class StepStatus : uint8_t {
   kOk = 0,
   kFailed = 1,   // the step did not run to its end; the epoch is over
   kRefused = 2,  // the plan contradicts what the worker holds; a bug of the sender
+  // Another rank of the group is gone, failed or did not answer; says nothing about the sequences
+  // of this one. The epoch is over. Since 1.2, of groups alone.
+  kAborted = 3,
 };
 
 // Answer to one StepPlan. Sender: worker.

@@ -18,6 +18,8 @@ struct RegisterWorker {
   numerics @9 :Text;
   features @10 :List(Text);
   predecessorEnd @11 :UInt8;
+  rank @12 :UInt32;
+  numRanks @13 :UInt32 = 1;
 }
 
 struct FormGroup {
@@ -25,6 +27,7 @@ struct FormGroup {
   rank @1 :UInt32;
   numRanks @2 :UInt32;
   epoch @3 :UInt64;
+  communicator @4 :Text;
 }
 
 struct GroupFormed {

@@ -68,6 +68,7 @@ struct StepPlan {
   step @3 :UInt64;
   lane @4 :UInt32;
   sequences @5 :List(SequenceStep);
+  planHash @6 :UInt64;
 }
 
 struct TopLogprob {

@@ -111,6 +111,11 @@ TEST(CodecTest, TheReceiverRefusesValuesOutOfRange) {
   EXPECT_THAT(DecodeError(MessageType::kFormGroup,
                           *EncodeMessage(FormGroup{GroupId(1), RankId(2), 2, Epoch(1)})),
               HasSubstr("FormGroup.rank: 2 of 2 ranks"));
+  RegisterWorker registration;
+  registration.rank = RankId(4);
+  registration.num_ranks = 4;
+  EXPECT_THAT(DecodeError(MessageType::kRegisterWorker, *EncodeMessage(registration)),
+              HasSubstr("RegisterWorker.rank: 4 of 4 ranks"));
 }
 
 TEST(CodecTest, EditsOutOfRangeAreRefused) {

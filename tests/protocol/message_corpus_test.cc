@@ -70,6 +70,7 @@ TEST(MessageCorpusTest, TheMinorBeforeStillReads) {
   ASSERT_EQ(corpus.size(), 9u);
   for (protocol::Message sample : SampleMessages()) {
     if (auto* plan = std::get_if<protocol::StepPlan>(&sample)) {
+      plan->plan_hash = 0;
       for (protocol::SequenceStep& step : plan->sequences) {
         step.edits = {};
         step.masks.clear();
@@ -86,6 +87,13 @@ TEST(MessageCorpusTest, TheMinorBeforeStillReads) {
       registration->geometry.scores_prompts = false;
       registration->geometry.num_checkpoints = 0;
       registration->geometry.recompute_tokens = 0;
+      registration->rank = protocol::RankId(0);
+      registration->num_ranks = 1;
+    }
+    if (auto* form = std::get_if<protocol::FormGroup>(&sample)) {
+      form->rank = protocol::RankId(0);
+      form->num_ranks = 1;
+      form->communicator.clear();
     }
     const std::string name(protocol::MessageTypeName(protocol::TypeOf(sample)));
     ASSERT_TRUE(corpus.contains(name)) << name;

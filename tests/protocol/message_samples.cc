@@ -7,7 +7,7 @@ namespace skein::tests {
 using namespace protocol;  // every type below is one of the wire
 
 StepPlan SamplePlan() {
-  StepPlan plan{GroupId(1), RankId(2), Epoch(3), StepId(4), 1, {}};
+  StepPlan plan{GroupId(1), RankId(2), Epoch(3), StepId(4), 1, {}, 0x123456789abcdef0u};
   for (uint32_t i = 0; i < 3; ++i) {
     SequenceStep step;
     step.sequence = SequenceId(100 + i);
@@ -97,6 +97,8 @@ RegisterWorker SampleRegistration() {
   registration.numerics = "cpu";
   registration.features = {"drafts", "other"};
   registration.predecessor_end = PredecessorEnd::kOutside;
+  registration.rank = RankId(2);
+  registration.num_ranks = 4;
   return registration;
 }
 
@@ -106,7 +108,7 @@ std::vector<Message> SampleMessages() {
   return {SamplePlan(),
           SampleResult(),
           SampleRegistration(),
-          FormGroup{GroupId(1), RankId(0), 1, Epoch(7)},
+          FormGroup{GroupId(1), RankId(1), 4, Epoch(7), "skein-1-7"},
           GroupFormed{GroupId(1), RankId(0), Epoch(7)},
           AbortEpoch{GroupId(1), Epoch(7), "rank 0 is gone"},
           Heartbeat{StepId(88), 2, 31},

@@ -17,6 +17,21 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(
   return out;
 }
 
+namespace {
+
+// What a group of ranks needs of the model and the device.
+absl::Status CheckGroup(const LoadOptions& options, const ModelSpec& spec,
+                        kernels::Device& device) {
+  SKEIN_RETURN_IF_ERROR(CheckShard(options.shard, spec));
+  if (options.shard.whole() || (device.is_host() && !options.record_steps)) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "scheduler.expert_parallel_size is ", options.shard.num_ranks,
+      ": ranks exchange through memory of the host, which kernels of the ",
+      device.properties().name, " do not work on; use 1, or worker.backend cpu or reference"));
+}
+
+}  // namespace
+
 absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
                                 const kernels::KernelManifest& manifest,
                                 const LoadOptions& options) {
@@ -36,8 +51,9 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
   }
   arena_ = options.device == nullptr ? std::make_unique<Arena>()
                                      : std::make_unique<Arena>(options.device);
-  SKEIN_ASSIGN_OR_RETURN(
-      weights_, ModelWeights::Load(options.model_dir, spec_, *arena_, options.make_tensor));
+  SKEIN_RETURN_IF_ERROR(CheckGroup(options, spec_, arena_->device()));
+  SKEIN_ASSIGN_OR_RETURN(weights_, ModelWeights::Load(options.model_dir, spec_, *arena_,
+                                                      options.make_tensor, options.shard));
   kernels_ = std::make_unique<KernelSet>(registry, manifest, arena_->device().stream());
   cache_ = std::make_unique<KvCache>(spec_, options.numerics, options.block_tokens,
                                      options.num_blocks, *arena_);
@@ -45,8 +61,12 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
   slots_ = std::make_unique<StateSlots>(spec_, options.numerics, options.num_slots,
                                         drafts ? spec_.dspark.stages : 0, *arena_,
                                         options.num_checkpoints);
+  if (!options.shard.whole()) {
+    ranks_ = std::make_unique<RankExchange>(
+        options.shard, ExchangeBytes(spec_, options.numerics, options.limits.max_rows));
+  }
   model_ = std::make_unique<Model>(spec_, *weights_, options.numerics, options.limits, *cache_,
-                                   *slots_, *kernels_, *arena_);
+                                   *slots_, *kernels_, *arena_, ranks_.get());
   if (drafts) {
     draft_ = std::make_unique<DSparkHead>(*model_, *weights_, options.limits,
                                           options.max_draft_requests, *slots_, *kernels_, *arena_);

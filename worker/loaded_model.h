@@ -17,6 +17,8 @@
 #include "worker/model/kernel_set.h"
 #include "worker/model/model.h"
 #include "worker/model/model_spec.h"
+#include "worker/model/rank_exchange.h"
+#include "worker/model/shard.h"
 #include "worker/model/weight_loader.h"
 #include "worker/prompt_scorer.h"
 
@@ -33,6 +35,7 @@ struct LoadOptions {
   int recompute_tokens = 0;    // that the prefix cache may count on; 0: only on checkpoints
   int max_draft_requests = 0;  // 0: no draft head
   TapSide tap_side = TapSide::kEntering;
+  Shard shard;                // the part of the model that this rank of its group loads
   bool record_steps = false;  // decode steps as graphs of the device
   // Null: the host, with kernels on the calling thread alone.
   std::shared_ptr<kernels::Device> device;
@@ -54,6 +57,7 @@ class LoadedModel {
   PromptScorer& scorer() { return *scorer_; }
   DSparkHead* draft() { return draft_.get(); }    // null without draft head
   GraphCache* graphs() { return graphs_.get(); }  // null: every step is queued call by call
+  RankExchange* ranks() { return ranks_.get(); }  // null: this rank holds the whole model
   kernels::Device& device() { return arena_->device(); }
   uint64_t arena_bytes() const { return arena_->total_bytes(); }
 
@@ -68,6 +72,7 @@ class LoadedModel {
   std::unique_ptr<KernelSet> kernels_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<StateSlots> slots_;
+  std::unique_ptr<RankExchange> ranks_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<DSparkHead> draft_;
   std::unique_ptr<BatchInput> input_;

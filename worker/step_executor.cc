@@ -7,6 +7,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
+#include "protocol/tensor/host_group.h"
+#include "worker/step_agreement.h"
 
 namespace skein::worker {
 
@@ -18,8 +20,16 @@ namespace {
 
 // Plans of both lanes, of this epoch and of those that ended while they waited.
 constexpr size_t kPlansMax = 16;
-// The same, resets of epoch changes and the end.
+// The same, resets and meetings of epoch changes and the end.
 constexpr size_t kJobsMax = 2 * kPlansMax;
+// Meetings whose outcome nobody took.
+constexpr size_t kFormedMax = kJobsMax;
+// How long the ranks of a new epoch have to meet.
+constexpr absl::Duration kMeetTime = absl::Seconds(10);
+// How long a rank waits for the plan of another one to begin: that one has a watchdog of its own.
+constexpr absl::Duration kBeginTime = absl::Seconds(30);
+// What another rank may need beyond its deadline until its end is noticed and told.
+constexpr absl::Duration kEndTime = absl::Seconds(5);
 
 uint64_t MicrosecondsSince(absl::Time begin) {
   return static_cast<uint64_t>(absl::ToInt64Microseconds(protocol::MonotonicNow() - begin));
@@ -49,6 +59,11 @@ SequenceDrafts Keep(const DraftProposal& proposal, const protocol::SequenceStep&
   return out;
 }
 
+// Whether another rank of the group drafts in this step, so that this one takes part.
+bool DraftsInGroup(LoadedModel& model) {
+  return model.ranks() != nullptr && model.draft() != nullptr && model.ranks()->rows() > 0;
+}
+
 // The drafts of each sequence of the plan: provided ones, or proposed now. Each is empty for a
 // sequence without drafts.
 absl::StatusOr<std::vector<SequenceDrafts>> ProposeDrafts(LoadedModel& model,
@@ -64,7 +79,10 @@ absl::StatusOr<std::vector<SequenceDrafts>> ProposeDrafts(LoadedModel& model,
     owner.push_back(i);
     requests.push_back(RequestOf(model, step));
   }
-  if (requests.empty()) return drafts;
+  if (requests.empty()) {
+    if (DraftsInGroup(model)) SKEIN_RETURN_IF_ERROR(model.draft()->RunStagesWithoutRows());
+    return drafts;
+  }
   std::vector<DraftProposal> proposals;
   SKEIN_RETURN_IF_ERROR(model.draft()->Propose(requests, proposals));
   for (size_t r = 0; r < requests.size(); ++r) {
@@ -76,7 +94,10 @@ absl::StatusOr<std::vector<SequenceDrafts>> ProposeDrafts(LoadedModel& model,
 
 // Runs the batch to its end: its results can be read.
 absl::Status RunBatch(LoadedModel& model, const ModelBatch& batch, size_t num_requests) {
-  if (batch.num_rows == 0) return absl::OkStatus();
+  if (batch.num_rows == 0) {
+    const bool others = model.ranks() != nullptr && model.ranks()->rows() > 0;
+    return others ? model.model().Forward(batch) : absl::OkStatus();
+  }
   SKEIN_RETURN_IF_ERROR(model.input().Upload());
   SKEIN_RETURN_IF_ERROR(model.model().Forward(batch));
   if (batch.num_verified > 0) {
@@ -134,16 +155,21 @@ struct StepOutcome {
   uint64_t draft_time_us = 0;
 };
 
-// Call by call: drafts first, then the batch that has them.
-absl::StatusOr<StepOutcome> RunQueued(LoadedModel& model, const StepPlan& plan) {
+// Call by call: drafts first, then the batch that has them. `most`: of any rank.
+absl::StatusOr<StepOutcome> RunQueued(LoadedModel& model, const StepPlan& plan,
+                                      const StepSize& most) {
   const absl::Time begin = protocol::MonotonicNow();
   StepOutcome out;
+  if (model.ranks() != nullptr) {
+    model.ranks()->BeginPass(most.draft_requests * model.spec().dspark.block);
+  }
   SKEIN_ASSIGN_OR_RETURN(out.drafts, ProposeDrafts(model, plan));
   const auto num_requests = static_cast<size_t>(
       std::count_if(plan.sequences.begin(), plan.sequences.end(),
                     [](const protocol::SequenceStep& step) { return step.draft_depth > 0; }));
   if (num_requests > 0) out.draft_time_us = MicrosecondsSince(begin);
   const ModelBatch& batch = model.input().Build(plan, out.drafts);
+  if (model.ranks() != nullptr) model.ranks()->BeginPass(most.rows);
   SKEIN_RETURN_IF_ERROR(RunBatch(model, batch, num_requests));
   out.num_samples = batch.num_samples;
   int sample = 0;
@@ -217,20 +243,47 @@ absl::StatusOr<std::vector<protocol::VerificationSummary>> Summaries(LoadedModel
 // Runs a plan that passed its checks, and puts what the step took to draft into the result.
 absl::StatusOr<std::vector<protocol::VerificationSummary>> RunChecked(LoadedModel& model,
                                                                       const StepPlan& plan,
+                                                                      const StepSize& most,
                                                                       StepResult& result) {
   SKEIN_RETURN_IF_ERROR(model.input().MoveState(plan));
   const std::optional<DecodeShape> shape = model.graphs() != nullptr && !model.input().Edits(plan)
                                                ? model.graphs()->Fit(plan)
                                                : std::nullopt;
   SKEIN_ASSIGN_OR_RETURN(const StepOutcome outcome,
-                         shape ? RunRecorded(model, plan, *shape) : RunQueued(model, plan));
+                         shape ? RunRecorded(model, plan, *shape) : RunQueued(model, plan, most));
   result.draft_time_us = outcome.draft_time_us;
   return Summaries(model, plan, outcome);
 }
 
+// The status of a step that did not run to its end. What another rank did says nothing of this one.
+StepStatus StatusOf(const absl::Status& why) {
+  return absl::IsAborted(why) || absl::IsDeadlineExceeded(why) ? StepStatus::kAborted
+                                                               : StepStatus::kFailed;
+}
+
+// Ends the step here and, in a group, for all ranks.
+void EndStep(LoadedModel& model, StepStatus status, const absl::Status& why, StepResult& result) {
+  result.status = status;
+  result.message = std::string(why.message());
+  if (model.ranks() != nullptr) model.ranks()->Abort(result.message);
+}
+
+// The largest size of any rank; of the plan alone where there are no others.
+absl::StatusOr<StepSize> Agree(LoadedModel& model, const StepPlan& plan,
+                               const absl::Status& checked, const StepAgreed& agreed) {
+  RankExchange* ranks = model.ranks();
+  if (ranks == nullptr || !ranks->joined()) {
+    SKEIN_RETURN_IF_ERROR(checked);
+    return SizeOf(plan);
+  }
+  SKEIN_ASSIGN_OR_RETURN(const StepSize most, AgreeOnStep(*ranks, plan, checked));
+  if (agreed) agreed(most.rows);
+  return most;
+}
+
 }  // namespace
 
-StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
+StepResult RunPlan(LoadedModel& model, const StepPlan& plan, const StepAgreed& agreed) {
   const absl::Time begin = protocol::MonotonicNow();
   StepResult result;
   result.group = plan.group;
@@ -238,21 +291,24 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan) {
   result.epoch = plan.epoch;
   result.step = plan.step;
   result.lane = plan.lane;
-  const auto end = [&](StepStatus status, const absl::Status& why) {
-    result.status = status;
-    result.message = std::string(why.message());
+  const absl::Status checked = model.input().Check(plan);
+  const absl::StatusOr<StepSize> most = Agree(model, plan, checked, agreed);
+  if (!checked.ok()) {
+    EndStep(model, StepStatus::kRefused, checked, result);
     return result;
-  };
-  if (const absl::Status status = model.input().Check(plan); !status.ok()) {
-    return end(StepStatus::kRefused, status);
   }
-  auto sequences = RunChecked(model, plan, result);
+  if (!most.ok()) {
+    EndStep(model, StatusOf(most.status()), most.status(), result);
+    return result;
+  }
+  auto sequences = RunChecked(model, plan, *most, result);
   if (!sequences.ok()) {
+    EndStep(model, StatusOf(sequences.status()), sequences.status(), result);
     if (const absl::Status recovered = model.model().Recover(); !recovered.ok()) {
       SKEIN_LOG(kError, "the device does not recover from a failed step")
           .Field("reason", std::string(recovered.message()));
     }
-    return end(StepStatus::kFailed, sequences.status());
+    return result;
   }
   result.sequences = *std::move(sequences);
   result.device_time_us = MicrosecondsSince(begin);
@@ -264,8 +320,10 @@ StepExecutor::StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& 
     : model_(std::move(model)),
       before_step_(std::move(before_step)),
       watchdog_(std::move(watchdog)),
+      capacity_(model_->ranks() == nullptr ? 0 : model_->ranks()->capacity()),
       jobs_(kJobsMax, doorbell_),
-      results_(kPlansMax, actor) {
+      results_(kPlansMax, actor),
+      formed_(kFormedMax, actor) {
   thread_ = std::thread([this] { Loop(); });
   warm_.acquire();
 }
@@ -281,6 +339,7 @@ void StepExecutor::WarmUp() {
   step.sample = true;
   step.sampling.temperature = 0;
   const absl::Time begin = protocol::MonotonicNow();
+  // In a group this rank runs it alone, with its own experts and tables only.
   const StepResult result = RunPlan(*model_, plan);
   model_->input().Reset();
   if (result.status == StepStatus::kOk) {
@@ -292,6 +351,7 @@ void StepExecutor::WarmUp() {
 
 StepExecutor::~StepExecutor() {
   ending_ = true;
+  if (forming_ != nullptr) forming_->Abort("the worker ends");
   // The mailbox may be full of plans that nobody waits for; each Wait below empties it.
   while (!jobs_.TryPush(End{}).ok()) std::this_thread::yield();
   thread_.join();
@@ -314,7 +374,41 @@ std::vector<StepResult> StepExecutor::TakeResults() {
   return results;
 }
 
-absl::Status StepExecutor::Reset() { return jobs_.TryPush(ForgetAll{}); }
+absl::Status StepExecutor::Reset() {
+  // A plan that runs leaves the collective that it is in.
+  if (forming_ != nullptr) forming_->Abort("the rank leaves the epoch");
+  forming_.reset();
+  return jobs_.TryPush(ForgetAll{});
+}
+
+absl::Status StepExecutor::Form(const protocol::FormGroup& group) {
+  auto made = protocol::HostGroup::Create(
+      {.name = group.communicator,
+       .label = absl::StrCat("group ", group.group.value(), " epoch ", group.epoch.value()),
+       .rank = static_cast<int>(group.rank.value()),
+       .size = static_cast<int>(group.num_ranks),
+       .capacity = capacity_,
+       .observer = &excuse_});
+  SKEIN_RETURN_IF_ERROR(made.status());
+  forming_ = *std::move(made);
+  return jobs_.TryPush(Meet{forming_, group.epoch});
+}
+
+std::optional<FormOutcome> StepExecutor::TakeFormed() {
+  std::vector<FormOutcome> outcomes = formed_.TakeAll();
+  if (outcomes.empty()) return std::nullopt;
+  return std::move(outcomes.back());
+}
+
+void StepExecutor::Join(Meet& meet) {
+  const absl::Status status = meet.group->Join(protocol::MonotonicNow() + kMeetTime);
+  if (status.ok()) {
+    group_ = std::move(meet.group);
+    model_->ranks()->SetGroup(group_.get());
+  }
+  // Nobody may wait for the outcome of an epoch that is over.
+  formed_.TryPush({meet.epoch, status}).IgnoreError();
+}
 
 absl::Duration StepExecutor::RunningFor() const {
   const std::optional<absl::Time> since =
@@ -327,23 +421,55 @@ StepResult StepExecutor::RunWatched(const StepPlan& plan) {
   for (const protocol::SequenceStep& step : plan.sequences) {
     rows += static_cast<uint32_t>(step.tokens.size());
   }
+  RankExchange* ranks = model_->ranks();
+  if (ranks != nullptr) ranks->SetDeadline(protocol::MonotonicNow() + kBeginTime);
+  // A rank works on the rows of others, too: its step is of the size of the largest.
+  const StepAgreed agreed = [&](int most) {
+    rows = static_cast<uint32_t>(most);
+    const absl::Duration allowed = deadline_.For(rows);
+    if (watchdog_ != nullptr) {
+      watchdog_->End();
+      watchdog_->Begin(plan.step.value(), allowed);
+    }
+    ranks->SetDeadline(protocol::MonotonicNow() + allowed + kEndTime);
+  };
   const absl::Time begin = protocol::MonotonicNow();
   if (watchdog_ != nullptr) watchdog_->Begin(plan.step.value(), deadline_.For(rows));
   if (before_step_) before_step_(plan);
-  StepResult result = RunPlan(*model_, plan);
+  StepResult result = RunPlan(*model_, plan, agreed);
   if (watchdog_ != nullptr) watchdog_->End();
   deadline_.Observe(rows, protocol::MonotonicNow() - begin);
+  return result;
+}
+
+// A part of a model computes nothing without the others.
+StepResult StepExecutor::RunInGroup(const StepPlan& plan) {
+  if (capacity_ == 0 || group_ != nullptr) return RunWatched(plan);
+  StepResult result;
+  result.group = plan.group;
+  result.rank = plan.rank;
+  result.epoch = plan.epoch;
+  result.step = plan.step;
+  result.lane = plan.lane;
+  result.status = StepStatus::kAborted;
+  result.message = "the ranks of the epoch have not met";
   return result;
 }
 
 bool StepExecutor::Run(Job& job) {
   if (ending_ || std::holds_alternative<End>(job)) return false;
   if (std::holds_alternative<ForgetAll>(job)) {
+    if (model_->ranks() != nullptr) model_->ranks()->SetGroup(nullptr);
+    group_.reset();
     model_->input().Reset();
     return true;
   }
+  if (auto* meet = std::get_if<Meet>(&job); meet != nullptr) {
+    Join(*meet);
+    return true;
+  }
   const StepPlan& plan = std::get<StepPlan>(job);
-  const absl::Status pushed = results_.TryPush(RunWatched(plan));
+  const absl::Status pushed = results_.TryPush(RunInGroup(plan));
   // At most one result per submitted plan waits, so there is always room.
   SKEIN_CHECK(pushed.ok()) << "worker invariant 3: " << pushed.message();
   return true;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <semaphore>
 #include <thread>
 #include <variant>
@@ -14,15 +15,22 @@
 #include "protocol/actor/actor.h"
 #include "protocol/actor/mailbox.h"
 #include "protocol/base/step_deadline.h"
+#include "protocol/messages/control.h"
 #include "protocol/messages/step.h"
+#include "protocol/tensor/collective_group.h"
 #include "worker/loaded_model.h"
 #include "worker/step_runner.h"
 #include "worker/watchdog.h"
 
 namespace skein::worker {
 
-// The result of one plan on a loaded model: refused, failed, or with a summary per sequence.
-protocol::StepResult RunPlan(LoadedModel& model, const protocol::StepPlan& plan);
+// Told the most rows that any rank of a group has in the step, before anything is computed.
+using StepAgreed = std::function<void(int rows)>;
+
+// The result of one plan on a loaded model: refused, failed, aborted, or with a summary per
+// sequence. In a group, whose ranks all call it, one rank's error ends the step of all.
+protocol::StepResult RunPlan(LoadedModel& model, const protocol::StepPlan& plan,
+                             const StepAgreed& agreed = nullptr);
 
 class StepExecutor final : public StepRunner {
  public:
@@ -38,13 +46,37 @@ class StepExecutor final : public StepRunner {
 
   absl::Status Submit(protocol::StepPlan plan) override;
   absl::Status Reset() override;
+  absl::Status Form(const protocol::FormGroup& group) override;
+  std::optional<FormOutcome> TakeFormed() override;
   std::vector<protocol::StepResult> TakeResults() override;
   absl::Duration RunningFor() const override;
 
  private:
+  // Shared by the device thread, which makes its calls, and the actor thread, which may abort it in
+  // the middle of one: the only value of theirs that has no single owner.
+  using Group = std::shared_ptr<protocol::CollectiveGroup>;
+  struct Meet {
+    Group group;
+    protocol::Epoch epoch;
+  };
   struct ForgetAll {};
   struct End {};
-  using Job = std::variant<protocol::StepPlan, ForgetAll, End>;
+  using Job = std::variant<protocol::StepPlan, Meet, ForgetAll, End>;
+
+  // Takes the waits for other ranks out of the time of a step.
+  class Excuse final : public protocol::WaitObserver {
+   public:
+    explicit Excuse(StepWatchdog* watchdog) : watchdog_(watchdog) {}
+    void OnWait() override {
+      if (watchdog_ != nullptr) watchdog_->Pause();
+    }
+    void OnWaitOver() override {
+      if (watchdog_ != nullptr) watchdog_->Resume();
+    }
+
+   private:
+    StepWatchdog* const watchdog_;
+  };
 
   // Wakes the device thread.
   class Doorbell final : public protocol::Waker {
@@ -59,17 +91,24 @@ class StepExecutor final : public StepRunner {
   void Loop();
   void WarmUp();
   bool Run(Job& job);
+  void Join(Meet& meet);
+  protocol::StepResult RunInGroup(const protocol::StepPlan& plan);
   protocol::StepResult RunWatched(const protocol::StepPlan& plan);
 
   std::unique_ptr<LoadedModel> model_;
   const StepHook before_step_;
   const std::unique_ptr<StepWatchdog> watchdog_;  // null: nobody watches
   protocol::StepDeadline deadline_;               // device thread
+  Excuse excuse_{watchdog_.get()};
   std::atomic<bool> ending_ = false;
   size_t unanswered_ = 0;  // plans whose result was not taken; actor thread
+  size_t capacity_ = 0;    // of a group's collectives; 0: the model is whole
+  Group forming_;          // of the newest epoch; actor thread
+  Group group_;            // of the plans that run; device thread
   Doorbell doorbell_;
   protocol::Mailbox<Job> jobs_;
   protocol::Mailbox<protocol::StepResult> results_;
+  protocol::Mailbox<FormOutcome> formed_;
   std::binary_semaphore warm_{0};
   std::thread thread_;
 };

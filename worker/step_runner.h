@@ -2,13 +2,22 @@
 // Implemented by the device thread, and by a simulation.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "protocol/messages/control.h"
 #include "protocol/messages/step.h"
 
 namespace skein::worker {
+
+// What became of the meeting of an epoch's ranks.
+struct FormOutcome {
+  protocol::Epoch epoch;
+  absl::Status status;
+};
 
 class StepRunner {
  public:
@@ -16,8 +25,17 @@ class StepRunner {
   // Queues a plan; runs in order of submission. ResourceExhausted when too many
   // plans have no result taken yet.
   virtual absl::Status Submit(protocol::StepPlan plan) = 0;
-  // Forgets every sequence once the plans submitted so far have run.
+  // Forgets every sequence once the plans submitted so far have run. In a group they end at once,
+  // and the group with them.
   virtual absl::Status Reset() = 0;
+  // Meets the other ranks of a group of several, after a Reset; TakeFormed gives what became of it.
+  // A runner of whole models is asked for neither.
+  virtual absl::Status Form(const protocol::FormGroup& group) {
+    return absl::UnimplementedError("the worker runs whole models; group of " +
+                                    std::to_string(group.num_ranks) + " ranks");
+  }
+  // The outcome of the newest meeting that ended since the last call. Actor thread only.
+  virtual std::optional<FormOutcome> TakeFormed() { return std::nullopt; }
   // How long the step that runs has been running; zero when none does. Actor thread.
   virtual absl::Duration RunningFor() const { return absl::ZeroDuration(); }
   // Results left since the last call. Actor thread only.

@@ -74,6 +74,13 @@ void StepWatchdog::Begin(uint64_t step, absl::Duration allowed) {
 
 void StepWatchdog::End() { ++turn_; }
 
+void StepWatchdog::Pause() { paused_ns_ = NowNs(); }
+
+void StepWatchdog::Resume() {
+  excused_ns_ += NowNs() - paused_ns_;
+  paused_ns_ = 0;
+}
+
 std::optional<absl::Time> StepWatchdog::running_since() const {
   const uint64_t turn = turn_;
   const int64_t began = began_ns_;
@@ -94,6 +101,7 @@ void StepWatchdog::Loop() {
     if (late > 0) excused_ns_ += late;
     const int64_t deadline = deadline_ns_;
     if (deadline == std::numeric_limits<int64_t>::max() || now - excused_ns_ <= deadline) continue;
+    if (paused_ns_ != 0) continue;  // the rank that it waits for has a watchdog of its own
     if (turn == turn_) Judge(turn);
     last = NowNs();
   }

@@ -1,6 +1,7 @@
 // Ends the process when a step does not end: a thread that takes no lock, allocates nothing and
 // calls nothing of a device, so it works while every other thread stands still. Owns the thread.
-// Begin and End belong to the device thread. Must never end a process whose steps end.
+// Begin, End, Pause and Resume belong to the device thread. Must never end a process whose steps
+// end.
 #pragma once
 
 #include <atomic>
@@ -34,6 +35,9 @@ class StepWatchdog {
   // never over.
   void Begin(uint64_t step, absl::Duration allowed);
   void End();
+  // The step waits for another rank from now on, until Resume: such time is not its own.
+  void Pause();
+  void Resume();
   // Since when the step runs; nothing between steps. Any thread.
   std::optional<absl::Time> running_since() const;
 
@@ -49,7 +53,8 @@ class StepWatchdog {
   std::atomic<uint64_t> step_{0};
   std::atomic<int64_t> began_ns_{0};
   std::atomic<int64_t> deadline_ns_{0};
-  std::atomic<int64_t> excused_ns_{0};  // what the watchdog itself was late in this turn
+  std::atomic<int64_t> excused_ns_{0};  // what the watchdog was late and the step waited, this turn
+  std::atomic<int64_t> paused_ns_{0};   // since when the step waits; 0: it does not
   std::thread thread_;
 };
 

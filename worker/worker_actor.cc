@@ -39,22 +39,48 @@ void WorkerActor::LeaveEpoch(Context& context, std::string_view reason) {
 
 void WorkerActor::Handle(Context& context, protocol::FormGroup message) {
   LeaveEpoch(context, "a new group is formed");
-  if (const absl::Status status = runner_->Reset(); !status.ok()) {
+  const protocol::RegisterWorker& own = options_.registration;
+  if (message.rank != own.rank || message.num_ranks != own.num_ranks) {
+    context.Stop(absl::FailedPreconditionError(
+        absl::StrCat("the coordinator makes this worker rank ", message.rank.value(), " of ",
+                     message.num_ranks, ", it loaded the part of rank ", own.rank.value(), " of ",
+                     own.num_ranks, "; give both the same scheduler.expert_parallel_size")));
+    return;
+  }
+  absl::Status status = runner_->Reset();
+  const bool alone = message.num_ranks == 1;
+  if (status.ok() && !alone) status = runner_->Form(message);
+  if (!status.ok()) {
     context.Stop(status);
     return;
   }
-  member_ = Membership{message.group, message.rank, message.epoch};
+  member_ = Membership{message.group, message.rank, message.epoch, !alone};
   lease_end_ = absl::InfiniteFuture();
+  if (alone) Formed(context);
+}
+
+void WorkerActor::Formed(Context& context) {
   SKEIN_LOG(kInfo, "group formed")
-      .Field("group", message.group)
-      .Field("rank", message.rank)
-      .Field("epoch", message.epoch);
-  const protocol::GroupFormed formed{message.group, message.rank, message.epoch};
-  if (!context.Send(options_.coordinator, message.epoch, formed).ok()) {
+      .Field("group", member_->group)
+      .Field("rank", member_->rank)
+      .Field("epoch", member_->epoch);
+  const protocol::GroupFormed formed{member_->group, member_->rank, member_->epoch};
+  if (!context.Send(options_.coordinator, member_->epoch, formed).ok()) {
     LeaveEpoch(context, "the coordinator cannot be reached");
     return;
   }
   if (options_.on_group_formed) options_.on_group_formed();
+}
+
+void WorkerActor::Handle(Context& context, const FormOutcome& outcome) {
+  if (!member_ || !member_->forming || outcome.epoch != member_->epoch) return;
+  member_->forming = false;
+  if (outcome.status.ok()) return Formed(context);
+  const protocol::AbortEpoch abort{member_->group, member_->epoch,
+                                   std::string(outcome.status.message())};
+  LeaveEpoch(context, abort.reason);
+  // If it does not get there, the coordinator misses the answer of this rank.
+  context.Send(options_.coordinator, abort.epoch, abort).IgnoreError();
 }
 
 void WorkerActor::Handle(Context& context, protocol::StepPlan plan) {
@@ -169,6 +195,7 @@ void WorkerActor::SendResult(Context& context, StepResult result) {
 
 void WorkerActor::OnIdle(Context& context) {
   if (StopAsked(context)) return;
+  if (const std::optional<FormOutcome> outcome = runner_->TakeFormed()) Handle(context, *outcome);
   for (StepResult& result : runner_->TakeResults()) SendResult(context, std::move(result));
 }
 

@@ -43,6 +43,7 @@ class WorkerActor final : public protocol::Actor {
     protocol::GroupId group;
     protocol::RankId rank;
     protocol::Epoch epoch;
+    bool forming = false;  // the ranks have not met
   };
 
   void Handle(protocol::Context& context, protocol::FormGroup message);
@@ -54,6 +55,9 @@ class WorkerActor final : public protocol::Actor {
   bool StopAsked(protocol::Context& context) const;
   void Register(protocol::Context& context);
   void LeaveEpoch(protocol::Context& context, std::string_view reason);
+  // The ranks of the epoch are there: says so.
+  void Formed(protocol::Context& context);
+  void Handle(protocol::Context& context, const FormOutcome& outcome);
   void SendResult(protocol::Context& context, protocol::StepResult result);
 
   const WorkerActorOptions options_;

@@ -133,6 +133,13 @@ inline kernels::TensorView Rows(kernels::TensorView view, int64_t rows) {
   return view;
 }
 
+// Rows [begin, begin + count).
+inline kernels::TensorView RowsFrom(kernels::TensorView view, int64_t begin, int64_t count) {
+  view.data = view.row(begin);
+  view.shape[0] = count;
+  return view;
+}
+
 // Columns [begin, begin + count) of the last dimension of a two-dimensional view.
 inline kernels::TensorView Columns(kernels::TensorView view, int64_t begin, int64_t count) {
   view.data = view.as<std::byte>() + static_cast<size_t>(begin) * kernels::DTypeBytes(view.dtype);

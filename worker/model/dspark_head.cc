@@ -246,6 +246,14 @@ ModelBatch DSparkHead::BatchOnDevice() const {
   return batch;
 }
 
+absl::Status DSparkHead::RunStagesWithoutRows() {
+  for (const Block& block : blocks_) {
+    SKEIN_RETURN_IF_ERROR(
+        block.Run(ModelBatch{}, streams_, AttentionLayer::WindowRing::kTransient));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status DSparkHead::RunStages() {
   SKEIN_RETURN_IF_ERROR(input_.CopyIn());
   const ModelBatch batch = BatchOnDevice();

@@ -40,6 +40,8 @@ class DSparkHead final : public DraftHead {
   kernels::TensorView collapsed(int requests) const;
   // The stages alone, of what Fill wrote: collapsed and logits for the requests.
   absl::Status RunStages();
+  // In a group, for a rank without requests: takes part in what the stages of the others exchange.
+  absl::Status RunStagesWithoutRows();
 
  private:
   // What a call gives the device, and what the host reads of it, each on the host's side.

@@ -11,28 +11,42 @@
 #include "worker/model/kernel_set.h"
 #include "worker/model/linear.h"
 #include "worker/model/model_spec.h"
+#include "worker/model/rank_exchange.h"
 #include "worker/model/weight_loader.h"
 
 namespace skein::worker {
 
 class EngramLayer {
  public:
+  // `exchange`: null where this rank holds the whole table.
   EngramLayer(const EngramWeights& weights, int index, const ModelSpec& spec,
-              const Numerics& numerics, int max_rows, KernelSet& kernels, Arena& arena);
+              const Numerics& numerics, int max_rows, KernelSet& kernels, Arena& arena,
+              RankExchange* exchange);
   // Load-time products; once, after the kernels are resolved.
   absl::Status Prepare();
 
-  // stream [T, hc, D] in place; ngram [T, n] i32.
+  // stream [T, hc, D] in place; ngram [T, n] i32. In a group all ranks call it in the same order,
+  // also with T = 0.
   absl::Status Run(const kernels::TensorView& ngram, const kernels::TensorView& stream) const;
 
   // Table rows of the last run, [T, columns] i32.
   kernels::TensorView table_rows(int rows) const { return Rows(rows_, rows); }
 
  private:
+  // Rows of the table for `ngram`, [T, columns * head_dim] in gathered_.
+  absl::Status Look(const kernels::TensorView& ngram) const;
+  // The same in a group: each owner hashes the n-grams of all ranks and looks up its own columns.
+  absl::Status LookSharded(const kernels::TensorView& ngram) const;
+
   const EngramWeights& weights_;
+  RankExchange* const exchange_;
+  ShardRange columns_;  // of this rank
+  int head_dim_;
   float norm_eps_;
   kernels::TensorView multiplier_, prime_, offset_;
   kernels::TensorView rows_, gathered_, kv_, fused_;
+  // Of a group, R = ranks * T: [R, n], [R, columns of all ranks], [R, own columns * head_dim].
+  kernels::TensorView all_ngram_, all_rows_, looked_up_;
   ActivationQuantiser quantise_;
   LinearLayer wkv_;
   Kernel<kernels::EngramHash> hash_;

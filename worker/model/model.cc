@@ -54,6 +54,7 @@ Block::Block(const BlockWeights& weights, const LayerSpec& layer, int window_ent
 absl::Status Block::Run(const ModelBatch& batch, StreamScratch& scratch,
                         AttentionLayer::WindowRing ring) const {
   const int64_t rows = batch.num_rows;
+  if (rows == 0) return moe_.Run(Rows(scratch.input, 0), Rows(scratch.output, 0));
   const TensorView stream = Rows(scratch.stream, rows);
   const TensorView pre_in = Rows(scratch.pre, rows);
   const TensorView x = Rows(scratch.input, rows);
@@ -107,14 +108,14 @@ AttentionCaches LayerCaches(const ModelSpec& spec, int layer, const KvCache& cac
 
 Model::Model(const ModelSpec& spec, const ModelWeights& weights, const Numerics& numerics,
              const ModelLimits& limits, const KvCache& cache, const StateSlots& slots,
-             KernelSet& kernels, Arena& arena)
+             KernelSet& kernels, Arena& arena, RankExchange* exchange)
     : spec_(spec),
       weights_(weights),
       numerics_(numerics),
       device_(arena.device()),
       zeros_(arena.HostBytes(kZeroBytes)),
       attention_scratch_(spec, numerics, limits.max_rows, MaxColumns(spec, limits), arena),
-      moe_scratch_(spec, numerics, limits.max_rows, arena),
+      moe_scratch_(spec, numerics, limits.max_rows, arena, exchange),
       streams_(spec, numerics, limits.max_rows, arena),
       head_(weights, spec, numerics, limits.max_samples, limits.max_top, kernels, arena) {
   embedded_ = arena.Allocate(numerics.act, {limits.max_rows, spec.hidden});
@@ -130,7 +131,7 @@ Model::Model(const ModelSpec& spec, const ModelWeights& weights, const Numerics&
   }
   for (size_t i = 0; i < weights.engram.size(); ++i) {
     engrams_.emplace_back(weights.engram[i], static_cast<int>(i), spec, numerics, limits.max_rows,
-                          kernels, arena);
+                          kernels, arena, exchange);
   }
   blocks_.reserve(weights.layers.size());
   for (int i = 0; i < spec.num_layers; ++i) {
@@ -160,6 +161,7 @@ absl::Status Model::Recover() {
 }
 
 absl::Status Model::Embed(const ModelBatch& batch) {
+  if (batch.num_rows == 0) return absl::OkStatus();
   const TensorView embedded = Rows(embedded_, batch.num_rows);
   SKEIN_RETURN_IF_ERROR(embed_({.table = weights_.embed, .index = batch.ids, .y = embedded}));
   streams_.Begin();
@@ -180,7 +182,7 @@ absl::Status Model::RunLayer(int layer, const ModelBatch& batch) {
 }
 
 absl::Status Model::Tap(const LayerSpec& layer, const ModelBatch& batch) {
-  if (layer.tap_index < 0 || !batch.feeds_drafter) return absl::OkStatus();
+  if (layer.tap_index < 0 || !batch.feeds_drafter || batch.num_rows == 0) return absl::OkStatus();
   const TensorView tap =
       Columns(taps(batch.num_rows), int64_t{layer.tap_index} * spec_.hidden, spec_.hidden);
   return mean_({.stream = stream(batch.num_rows), .y = tap});

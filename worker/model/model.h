@@ -53,7 +53,8 @@ class Block {
         int experts_per_token, const ModelSpec& spec, const Numerics& numerics, int max_rows,
         const AttentionCaches& caches, KernelSet& kernels, Arena& arena,
         AttentionScratch& attention_scratch, MoeScratch& moe_scratch);
-  // Advances scratch.stream and scratch.pre by this block.
+  // Advances scratch.stream and scratch.pre by this block. Without rows its experts alone run, on
+  // rows of other ranks.
   absl::Status Run(const ModelBatch& batch, StreamScratch& scratch,
                    AttentionLayer::WindowRing ring) const;
   const MoeLayer& moe() const { return moe_; }
@@ -66,18 +67,19 @@ class Block {
 
 class Model {
  public:
-  // `spec`, `weights`, `cache` and `slots` outlive the model. The caller finishes `kernels` and
-  // then calls Prepare.
+  // `spec`, `weights`, `cache`, `slots` and `exchange`, which is null where the rank holds the
+  // whole model, outlive the model. The caller finishes `kernels` and then calls Prepare.
   Model(const ModelSpec& spec, const ModelWeights& weights, const Numerics& numerics,
         const ModelLimits& limits, const KvCache& cache, const StateSlots& slots,
-        KernelSet& kernels, Arena& arena);
+        KernelSet& kernels, Arena& arena, RankExchange* exchange = nullptr);
   absl::Status Prepare();
 
   // After a step that failed: waits for what it queued and forgets what it left where rows of
   // nobody find it, so that its NaN stays its own.
   absl::Status Recover();
 
-  // Whole step: layers, logits of the sampled rows, their tokens.
+  // Whole step: layers, logits of the sampled rows, their tokens. A rank without rows takes part in
+  // what the layers exchange.
   absl::Status Forward(const ModelBatch& batch);
 
   // The parts of Forward.

@@ -9,8 +9,9 @@ namespace skein::worker {
 using kernels::DType;
 using kernels::TensorView;
 
-MoeScratch::MoeScratch(const ModelSpec& spec, const Numerics& numerics, int max_rows,
-                       Arena& arena) {
+MoeScratch::MoeScratch(const ModelSpec& spec, const Numerics& numerics, int max_rows, Arena& arena,
+                       RankExchange* ranks)
+    : exchange(ranks) {
   const int experts = std::max(spec.num_experts, spec.dspark.num_experts);
   const int k = std::max(spec.experts_per_token, spec.dspark.experts_per_token);
   const int64_t places = int64_t{max_rows} * k;
@@ -29,6 +30,13 @@ MoeScratch::MoeScratch(const ModelSpec& spec, const Numerics& numerics, int max_
   shared_up = arena.Allocate(numerics.act, {max_rows, spec.expert_inner});
   shared_inner = arena.Allocate(numerics.act, {max_rows, spec.expert_inner});
   shared = arena.Allocate(numerics.act, {max_rows, spec.hidden});
+  if (exchange == nullptr) return;
+  const int64_t all = int64_t{exchange->shard().num_ranks} * max_rows;
+  all_x = arena.Allocate(numerics.act, {all, spec.hidden});
+  all_scale = arena.Allocate(DType::kE8m0, {all, (spec.hidden + 31) / 32});
+  all_index = arena.Allocate(DType::kI32, {all, k});
+  all_weight = arena.Allocate(numerics.wide, {all, k});
+  local_index = arena.Allocate(DType::kI32, {max_rows, k});
 }
 
 MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const ModelSpec& spec,
@@ -36,7 +44,10 @@ MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const Model
                    MoeScratch& scratch)
     : weights_(weights),
       scratch_(scratch),
-      num_experts_(static_cast<int>(weights.w1.size())),
+      num_experts_(weights.gate.n),
+      owned_(scratch.exchange == nullptr ? ShardRange{0, weights.gate.n}
+                                         : scratch.exchange->shard().Of(weights.gate.n)),
+      max_rows_(max_rows),
       k_(experts_per_token),
       gate_temp_(spec.gate_temp),
       route_scale_(spec.route_scale),
@@ -52,9 +63,9 @@ MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const Model
       shared_w3_(weights.shared.w3, numerics.act, max_rows, numerics, kernels) {
   select_ =
       kernels.Add<kernels::MoeGate>({.num_experts = num_experts_, .k = k_, .wide = numerics.wide});
-  layout_ =
-      kernels.Add<kernels::MoeLayout>({.num_experts = num_experts_, .k = k_, .max_rows = max_rows});
-  kernels::ExpertLinear::Problem problem{.num_experts = num_experts_,
+  layout_ = kernels.Add<kernels::MoeLayout>(
+      {.num_experts = owned_.count(), .k = k_, .max_rows = max_rows});
+  kernels::ExpertLinear::Problem problem{.num_experts = owned_.count(),
                                          .n = spec.expert_inner,
                                          .k = spec.hidden,
                                          .format = weights.expert_format,
@@ -76,26 +87,34 @@ TensorView MoeLayer::experts(int rows) const { return Reshape(scratch_.index, {r
 absl::Status MoeLayer::Route(const TensorView& x, int rows) const {
   const TensorView logits = Reshape(scratch_.logits, {rows, num_experts_});
   SKEIN_RETURN_IF_ERROR(gate_({.x = x, .codes = {}, .scale = {}}, logits));
-  SKEIN_RETURN_IF_ERROR(select_({.logits = logits,
-                                 .bias = weights_.bias,
-                                 .index = experts(rows),
-                                 .weight = Reshape(scratch_.weight, {rows, k_}),
-                                 .gate_temp = gate_temp_,
-                                 .route_scale = route_scale_,
-                                 .normalise = normalise_}));
-  return layout_({.index = experts(rows),
-                  .expert_offset = Reshape(scratch_.offset, {num_experts_ + 1}),
-                  .assignment = Rows(scratch_.assignment, int64_t{rows} * k_),
-                  .source_row = Rows(scratch_.source, int64_t{rows} * k_),
+  return select_({.logits = logits,
+                  .bias = weights_.bias,
+                  .index = experts(rows),
+                  .weight = Reshape(scratch_.weight, {rows, k_}),
+                  .gate_temp = gate_temp_,
+                  .route_scale = route_scale_,
+                  .normalise = normalise_});
+}
+
+absl::Status MoeLayer::Lay(const TensorView& index) const {
+  const int64_t rows = index.dim(0);
+  return layout_({.index = index,
+                  .expert_offset = Reshape(scratch_.offset, {owned_.count() + 1}),
+                  .assignment = Rows(scratch_.assignment, rows * k_),
+                  .source_row = Rows(scratch_.source, rows * k_),
                   .place = Reshape(scratch_.place, {rows, k_})});
 }
 
 absl::Status MoeLayer::RunRouted(const LinearInput& in, int rows) const {
   const int64_t places = int64_t{rows} * k_;
-  const TensorView offset = Reshape(scratch_.offset, {num_experts_ + 1});
+  return Products(codes_ ? in.codes : in.x, codes_ ? in.scale : TensorView{},
+                  Reshape(scratch_.weight, {places}), places);
+}
+
+absl::Status MoeLayer::Products(const TensorView& x, const TensorView& scale,
+                                const TensorView& weight, int64_t places) const {
+  const TensorView offset = Reshape(scratch_.offset, {owned_.count() + 1});
   const TensorView source = Rows(scratch_.source, places);
-  const TensorView x = codes_ ? in.codes : in.x;
-  const TensorView scale = codes_ ? in.scale : TensorView{};
   SKEIN_RETURN_IF_ERROR(up_({.expert_offset = offset,
                              .source_row = source,
                              .x = x,
@@ -112,7 +131,7 @@ absl::Status MoeLayer::RunRouted(const LinearInput& in, int rows) const {
                                    .up = Rows(scratch_.up, places),
                                    .y = Rows(scratch_.inner, places),
                                    .assignment = Rows(scratch_.assignment, places),
-                                   .weight = Reshape(scratch_.weight, {places}),
+                                   .weight = weight,
                                    .limit = limit_}));
   SKEIN_ASSIGN_OR_RETURN(const LinearInput inner, quantise_inner_(Rows(scratch_.inner, places)));
   return down_({.expert_offset = offset,
@@ -121,6 +140,63 @@ absl::Status MoeLayer::RunRouted(const LinearInput& in, int rows) const {
                 .x_scale = codes_ ? inner.scale : TensorView{},
                 .w = weights_.w2,
                 .y = Rows(scratch_.routed, places)});
+}
+
+absl::Status MoeLayer::RunSharded(const LinearInput& in, int rows) const {
+  RankExchange& ranks = *scratch_.exchange;
+  const int64_t each = ranks.rows();
+  const int64_t all = ranks.size() * each;
+  // Rows that this rank does not have choose no expert.
+  std::fill(experts(0).as<int32_t>() + int64_t{rows} * k_, experts(0).as<int32_t>() + each * k_,
+            -1);
+  const DType x_dtype = codes_ ? DType::kE4m3 : scratch_.all_x.dtype;
+  const int64_t width = weights_.gate.k;
+  const TensorView x = kernels::MakeView(scratch_.all_x.data, x_dtype, {all, width});
+  const TensorView scale = codes_ ? Rows(scratch_.all_scale, all) : TensorView{};
+  SKEIN_RETURN_IF_ERROR(ranks.Gather(
+      {{codes_ ? in.codes : in.x, x},
+       {in.scale, scale},
+       {experts(static_cast<int>(each)), Reshape(scratch_.all_index, {all, k_})},
+       {Reshape(scratch_.weight, {rows, k_}), Reshape(scratch_.all_weight, {all, k_})}}));
+  // As many rows at a time as one rank may have: that is what the buffers hold.
+  for (int64_t first = 0; first < all; first += max_rows_) {
+    const int64_t count = std::min<int64_t>(max_rows_, all - first);
+    SKEIN_RETURN_IF_ERROR(RunOwned(RowsFrom(x, first, count),
+                                   codes_ ? RowsFrom(scale, first, count) : TensorView{}, first));
+  }
+  if (!ranks.joined()) return absl::OkStatus();
+  SKEIN_RETURN_IF_ERROR(ranks.Collect(Rows(scratch_.routed, each * k_)));
+  int32_t* place = scratch_.place.as<int32_t>();
+  for (int32_t i = 0; i < rows * k_; ++i) place[i] = i;
+  return absl::OkStatus();
+}
+
+absl::Status MoeLayer::RunOwned(const TensorView& x, const TensorView& scale, int64_t first) const {
+  RankExchange& ranks = *scratch_.exchange;
+  const int64_t rows = x.dim(0);
+  const int32_t* index = scratch_.all_index.as<int32_t>() + first * k_;
+  const TensorView local = Reshape(scratch_.local_index, {rows, k_});
+  std::transform(index, index + rows * k_, local.as<int32_t>(), [this](int32_t expert) {
+    return expert >= owned_.begin && expert < owned_.end ? expert - owned_.begin : -1;
+  });
+  SKEIN_RETURN_IF_ERROR(Lay(local));
+  const int64_t places = scratch_.offset.as<int32_t>()[owned_.count()];
+  if (places == 0) return absl::OkStatus();
+  const TensorView weight =
+      RowsFrom(Reshape(scratch_.all_weight, {scratch_.all_weight.size()}), first * k_, rows * k_);
+  SKEIN_RETURN_IF_ERROR(Products(x, scale, weight, places));
+  if (!ranks.joined()) return absl::OkStatus();
+  const int32_t* assignment = scratch_.assignment.as<int32_t>();
+  const int64_t each = int64_t{ranks.rows()} * k_;  // places of one rank
+  const size_t bytes =
+      static_cast<size_t>(scratch_.routed.dim(1)) * kernels::DTypeBytes(scratch_.routed.dtype);
+  for (int64_t i = 0; i < places; ++i) {
+    const int64_t flat = first * k_ + assignment[i];
+    SKEIN_RETURN_IF_ERROR(ranks.Put(static_cast<int>(flat / each),
+                                    static_cast<size_t>(flat % each) * bytes,
+                                    {scratch_.routed.row(i), bytes}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status MoeLayer::RunShared(const LinearInput& in, int rows) const {
@@ -139,9 +215,15 @@ absl::Status MoeLayer::RunShared(const LinearInput& in, int rows) const {
 
 absl::Status MoeLayer::Run(const TensorView& x, const TensorView& y) const {
   const int rows = static_cast<int>(x.dim(0));
-  SKEIN_RETURN_IF_ERROR(Route(x, rows));
-  SKEIN_ASSIGN_OR_RETURN(const LinearInput in, quantise_in_(x));
-  SKEIN_RETURN_IF_ERROR(RunRouted(in, rows));
+  const bool sharded = scratch_.exchange != nullptr;
+  LinearInput in;
+  if (rows > 0) {
+    SKEIN_RETURN_IF_ERROR(Route(x, rows));
+    if (!sharded) SKEIN_RETURN_IF_ERROR(Lay(experts(rows)));
+    SKEIN_ASSIGN_OR_RETURN(in, quantise_in_(x));
+  }
+  SKEIN_RETURN_IF_ERROR(sharded ? RunSharded(in, rows) : RunRouted(in, rows));
+  if (rows == 0) return absl::OkStatus();
   SKEIN_RETURN_IF_ERROR(RunShared(in, rows));
   return combine_({.routed = Rows(scratch_.routed, int64_t{rows} * k_),
                    .place = Reshape(scratch_.place, {rows, k_}),

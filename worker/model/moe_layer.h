@@ -8,19 +8,27 @@
 #include "worker/model/kernel_set.h"
 #include "worker/model/linear.h"
 #include "worker/model/model_spec.h"
+#include "worker/model/rank_exchange.h"
 #include "worker/model/weight_loader.h"
 
 namespace skein::worker {
 
 // Buffers that one layer at a time uses, for the widest layer of the model.
 struct MoeScratch {
-  MoeScratch(const ModelSpec& spec, const Numerics& numerics, int max_rows, Arena& arena);
+  // `exchange`: null where this rank holds every expert.
+  MoeScratch(const ModelSpec& spec, const Numerics& numerics, int max_rows, Arena& arena,
+             RankExchange* exchange);
   kernels::TensorView logits, index, weight;                 // [T, E], [T, k], [T, k]
   kernels::TensorView offset, assignment, source, place;     // layout of the assignments
   kernels::TensorView gate, up, inner;                       // [T*k, I]
   kernels::TensorView routed;                                // [T*k, D]
   kernels::TensorView shared_gate, shared_up, shared_inner;  // [T, I]
   kernels::TensorView shared;                                // [T, D]
+  // Of a group: rows of all ranks, R = ranks * T.
+  RankExchange* const exchange;
+  kernels::TensorView all_x, all_scale;       // [R, D] codes or activations, [R, D/32]
+  kernels::TensorView all_index, all_weight;  // [R, k]
+  kernels::TensorView local_index;            // [T, k]: experts counted from the first of the shard
 };
 
 class MoeLayer {
@@ -29,7 +37,7 @@ class MoeLayer {
            const Numerics& numerics, int max_rows, KernelSet& kernels, Arena& arena,
            MoeScratch& scratch);
 
-  // x, y [T, D].
+  // x, y [T, D]. In a group all ranks call it in the same order, also with T = 0.
   absl::Status Run(const kernels::TensorView& x, const kernels::TensorView& y) const;
 
   // Experts of the last run's rows, [T, k] in order of selection.
@@ -37,12 +45,25 @@ class MoeLayer {
 
  private:
   absl::Status Route(const kernels::TensorView& x, int rows) const;
+  // The layout of the assignments to this rank's experts; `index` [T, k], -1: none of them.
+  absl::Status Lay(const kernels::TensorView& index) const;
   absl::Status RunRouted(const LinearInput& in, int rows) const;
+  // The same in a group: rows go to the owners of their experts and come home, where they are
+  // added up in the order of selection as those of one rank are.
+  absl::Status RunSharded(const LinearInput& in, int rows) const;
+  // This rank's experts on rows of all ranks, of which x [n, D] begins at row `first`.
+  absl::Status RunOwned(const kernels::TensorView& x, const kernels::TensorView& scale,
+                        int64_t first) const;
+  // The experts on the first `places` places of the layout; weight [T*k].
+  absl::Status Products(const kernels::TensorView& x, const kernels::TensorView& scale,
+                        const kernels::TensorView& weight, int64_t places) const;
   absl::Status RunShared(const LinearInput& in, int rows) const;
 
   const MoeWeights& weights_;
   MoeScratch& scratch_;
   int num_experts_;
+  ShardRange owned_;  // experts of this rank
+  int max_rows_;
   int k_;
   float gate_temp_, route_scale_, limit_;
   bool normalise_;

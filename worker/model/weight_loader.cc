@@ -25,15 +25,19 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 class Taker {
  public:
   // `checkpoint` may be null if `make` is not.
-  Taker(const Checkpoint* checkpoint, const ModelSpec& spec, Arena& arena, const TensorMaker& make)
-      : checkpoint_(checkpoint), spec_(spec), arena_(arena), make_(make) {}
+  Taker(const Checkpoint* checkpoint, const ModelSpec& spec, Arena& arena, const TensorMaker& make,
+        const Shard& shard)
+      : checkpoint_(checkpoint), spec_(spec), arena_(arena), make_(make), shard_(shard) {}
 
   TensorView Tensor(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
+    return Part(name, dtype, shape, {0, *shape.begin()});
+  }
+
+  // The rows of a tensor that this rank holds, possibly none; the whole tensor is checked.
+  TensorView Part(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
+                  const TableRows& rows) {
     const TensorView wanted = kernels::MakeView(nullptr, dtype, shape);
-    if (make_ != nullptr) {
-      bytes_ += static_cast<uint64_t>(wanted.size()) * kernels::DTypeBytes(dtype);
-      return make_(arena_, name, wanted);
-    }
+    if (make_ != nullptr) return rows.count == 0 ? TensorView{} : Make(name, wanted, rows);
     const StoredTensor* stored = checkpoint_->Find(name);
     if (stored == nullptr) {
       Defect(absl::StrCat("tensor \"", name, "\" (", DescribeTensor(wanted), ") is missing in ",
@@ -48,12 +52,15 @@ class Taker {
                           DescribeTensor(wanted)));
       return {};
     }
-    bytes_ += static_cast<uint64_t>(view.size()) * kernels::DTypeBytes(dtype);
-    return defects_.empty() ? arena_.Place(view) : view;
+    if (rows.count == 0) return {};
+    const TensorView part = RowsFrom(view, rows.begin, rows.count);
+    bytes_ += static_cast<uint64_t>(part.size()) * kernels::DTypeBytes(dtype);
+    return defects_.empty() ? arena_.Place(part) : part;
   }
 
-  // `prefix`.weight and, for scaled formats, `prefix`.scale.
-  LinearWeight Linear(const std::string& prefix, WeightFormat format, int n, int k) {
+  // `prefix`.weight and, for scaled formats, `prefix`.scale; only looked at where it is not kept.
+  LinearWeight Linear(const std::string& prefix, WeightFormat format, int n, int k,
+                      bool kept = true) {
     LinearWeight out;
     out.format = format;
     out.n = n;
@@ -61,20 +68,22 @@ class Taker {
     const std::string weight = prefix + ".weight";
     const std::string scale = prefix + ".scale";
     const int block = spec_.weight_block;
+    const auto whole = [kept](int64_t rows) { return TableRows{0, kept ? rows : 0}; };
     switch (format) {
       case WeightFormat::kBf16:
-        out.weight.codes = Tensor(weight, DType::kBf16, {n, k});
+        out.weight.codes = Part(weight, DType::kBf16, {n, k}, whole(n));
         break;
       case WeightFormat::kF32:
-        out.weight.codes = Tensor(weight, DType::kF32, {n, k});
+        out.weight.codes = Part(weight, DType::kF32, {n, k}, whole(n));
         break;
       case WeightFormat::kE4m3Block:
-        out.weight.codes = Tensor(weight, DType::kE4m3, {n, k});
-        out.weight.scale = Tensor(scale, DType::kE8m0, {CeilDiv(n, block), CeilDiv(k, block)});
+        out.weight.codes = Part(weight, DType::kE4m3, {n, k}, whole(n));
+        out.weight.scale = Part(scale, DType::kE8m0, {CeilDiv(n, block), CeilDiv(k, block)},
+                                whole(CeilDiv(n, block)));
         break;
       case WeightFormat::kE2m1Row32:
-        out.weight.codes = Tensor(weight, DType::kE2m1x2, {n, k / 2});
-        out.weight.scale = Tensor(scale, DType::kE8m0, {n, k / 32});
+        out.weight.codes = Part(weight, DType::kE2m1x2, {n, k / 2}, whole(n));
+        out.weight.scale = Part(scale, DType::kE8m0, {n, k / 32}, whole(n));
         break;
     }
     return out;
@@ -108,12 +117,20 @@ class Taker {
   }
   uint64_t bytes() const { return bytes_; }
   const ModelSpec& spec() const { return spec_; }
+  const Shard& shard() const { return shard_; }
 
  private:
+  TensorView Make(const std::string& name, TensorView wanted, const TableRows& rows) {
+    wanted.shape[0] = rows.count;
+    bytes_ += static_cast<uint64_t>(wanted.size()) * kernels::DTypeBytes(wanted.dtype);
+    return make_(arena_, name, wanted);
+  }
+
   const Checkpoint* checkpoint_;
   const ModelSpec& spec_;
   Arena& arena_;
   const TensorMaker& make_;
+  const Shard& shard_;
   std::set<std::string, std::less<>> used_;
   std::vector<std::string> defects_;
   uint64_t bytes_ = 0;
@@ -163,11 +180,12 @@ AttentionWeights TakeAttention(Taker& take, const std::string& prefix, const Lay
   return out;
 }
 
-ExpertWeights TakeExpert(Taker& take, const std::string& prefix, WeightFormat format) {
+ExpertWeights TakeExpert(Taker& take, const std::string& prefix, WeightFormat format,
+                         bool kept = true) {
   const ModelSpec& spec = take.spec();
-  return {take.Linear(prefix + "w1", format, spec.expert_inner, spec.hidden),
-          take.Linear(prefix + "w2", format, spec.hidden, spec.expert_inner),
-          take.Linear(prefix + "w3", format, spec.expert_inner, spec.hidden)};
+  return {take.Linear(prefix + "w1", format, spec.expert_inner, spec.hidden, kept),
+          take.Linear(prefix + "w2", format, spec.hidden, spec.expert_inner, kept),
+          take.Linear(prefix + "w3", format, spec.expert_inner, spec.hidden, kept)};
 }
 
 MoeWeights TakeMoe(Taker& take, const std::string& prefix, int num_experts) {
@@ -180,9 +198,12 @@ MoeWeights TakeMoe(Taker& take, const std::string& prefix, int num_experts) {
   out.shared = TakeExpert(take, prefix + "shared_experts.", WeightFormat::kE4m3Block);
   out.expert_format = spec.expert_format == ExpertFormat::kFp4 ? WeightFormat::kE2m1Row32
                                                                : WeightFormat::kE4m3Block;
+  const ShardRange owned = take.shard().Of(num_experts);
   for (int e = 0; e < num_experts; ++e) {
+    const bool kept = e >= owned.begin && e < owned.end;
     const ExpertWeights expert =
-        TakeExpert(take, absl::StrCat(prefix, "experts.", e, "."), out.expert_format);
+        TakeExpert(take, absl::StrCat(prefix, "experts.", e, "."), out.expert_format, kept);
+    if (!kept) continue;
     out.w1.push_back(expert.w1.weight);
     out.w2.push_back(expert.w2.weight);
     out.w3.push_back(expert.w3.weight);
@@ -210,8 +231,9 @@ EngramWeights TakeEngram(Taker& take, int index) {
       absl::StrCat("layers.", engram.layers[static_cast<size_t>(index)], ".engram.");
   const int64_t rows = engram.rows[static_cast<size_t>(index)];
   EngramWeights out;
-  out.codes = take.Tensor(prefix + "embed.weight", DType::kE4m3, {rows, engram.head_dim});
-  out.scale = take.Tensor(prefix + "embed.scale", DType::kE8m0, {rows, engram.head_dim / 32});
+  const TableRows owned = TableRowsOf(take.shard(), engram, index);
+  out.codes = take.Part(prefix + "embed.weight", DType::kE4m3, {rows, engram.head_dim}, owned);
+  out.scale = take.Part(prefix + "embed.scale", DType::kE8m0, {rows, engram.head_dim / 32}, owned);
   out.q_weight = take.Tensor(prefix + "q_weight", DType::kBf16, {spec.hc, spec.hidden});
   out.k_weight = take.Tensor(prefix + "k_weight", DType::kBf16, {spec.hc, spec.hidden});
   out.wkv = take.Linear(prefix + "wkv", WeightFormat::kE4m3Block, (spec.hc + 1) * spec.hidden,
@@ -282,12 +304,13 @@ absl::StatusOr<std::vector<int32_t>> ReadTokenMap(const std::filesystem::path& f
 absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(const std::filesystem::path& dir,
                                                                  const ModelSpec& spec,
                                                                  Arena& arena,
-                                                                 const TensorMaker& make) {
+                                                                 const TensorMaker& make,
+                                                                 const Shard& shard) {
   auto out = std::make_unique<ModelWeights>();
   if (make == nullptr) {
     SKEIN_ASSIGN_OR_RETURN(out->checkpoint_, Checkpoint::Open(dir));
   }
-  Taker take(out->checkpoint_.get(), spec, arena, make);
+  Taker take(out->checkpoint_.get(), spec, arena, make, shard);
   out->embed = take.Tensor("embed.weight", DType::kBf16, {spec.vocab, spec.hidden});
   out->norm = take.Tensor("norm.weight", DType::kBf16, {spec.hidden});
   out->head = take.Linear("head", WeightFormat::kBf16, spec.vocab, spec.hidden);

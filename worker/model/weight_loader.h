@@ -16,6 +16,7 @@
 #include "worker/model/activations.h"
 #include "worker/model/checkpoint.h"
 #include "worker/model/model_spec.h"
+#include "worker/model/shard.h"
 
 namespace skein::worker {
 
@@ -49,7 +50,7 @@ struct MoeWeights {
   LinearWeight gate;
   kernels::TensorView bias;
   ExpertWeights shared;
-  // One entry per expert, as ExpertLinear takes them.
+  // One entry per expert of the shard, as ExpertLinear takes them.
   std::vector<kernels::Weight> w1, w2, w3;
   kernels::WeightFormat expert_format = kernels::WeightFormat::kE2m1Row32;
 };
@@ -75,16 +76,18 @@ struct DraftWeights {
 
 // Makes a tensor instead of reading it, in memory of the arena: for measurements of shapes that no
 // checkpoint holds.
-using TensorMaker = std::function<kernels::TensorView(
-    Arena& arena, const std::string& name, const kernels::TensorView& wanted)>;
+using TensorMaker = std::function<kernels::TensorView(Arena& arena, const std::string& name,
+                                                      const kernels::TensorView& wanted)>;
 
 struct ModelWeights {
   // Reads DIR and places its tensors where the kernels of the arena's device read them: on a host
   // that is the mapping itself. Errors name file and tensor and list every defect found, ten at
-  // most; ResourceExhausted when the device does not hold them. `arena` outlives the weights.
+  // most; ResourceExhausted when the device does not hold them. `arena` outlives the weights. Of
+  // experts and n-gram tables only those of the shard are placed; all are checked.
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Load(const std::filesystem::path& dir,
                                                             const ModelSpec& spec, Arena& arena,
-                                                            const TensorMaker& make = nullptr);
+                                                            const TensorMaker& make = nullptr,
+                                                            const Shard& shard = {});
 
   kernels::TensorView embed, norm;
   LinearWeight head;

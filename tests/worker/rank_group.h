@@ -1,0 +1,146 @@
+// Ranks of one group in one process, a thread each, and beside each rank the same model whole: what
+// a rank answers must be what the whole model answers to the same plans, bit for bit. Thread: the
+// test's; the ranks' threads live for a step.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "kernels/cpu/register.h"
+#include "kernels/reference/register.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/strings.h"
+#include "protocol/tensor/host_group.h"
+#include "worker/step_executor.h"
+
+namespace skein::tests {
+
+struct RankSetup {
+  int ranks = 2;
+  std::string model_dir = "deploy/models/tiny-v41";
+  std::string backend = "cpu";
+  int max_rows = 256;
+  int num_slots = 4;
+  int num_blocks = 48;
+  int num_checkpoints = 2;
+  int max_model_len = 384;
+  int max_drafts = 5;  // 0: no draft head
+};
+
+inline std::string NewCommunicator() {
+  static int number = 0;
+  return protocol::Concat("ranks-", ::getpid(), "-", ++number);
+}
+
+inline std::unique_ptr<worker::LoadedModel> LoadPart(const RankSetup& setup,
+                                                     const worker::Shard& shard) {
+  static const kernels::KernelRegistry* registry = [] {
+    auto* made = new kernels::KernelRegistry();
+    EXPECT_TRUE(kernels::RegisterReferenceKernels(*made).ok());
+    EXPECT_TRUE(kernels::RegisterCpuKernels(*made, kernels::CpuIsa::kAuto).ok());
+    return made;
+  }();
+  worker::LoadOptions options;
+  options.model_dir = setup.model_dir;
+  options.numerics = worker::BackendNumerics(setup.backend);
+  options.limits.max_rows = setup.max_rows;
+  options.limits.max_samples = setup.num_slots * 6;
+  options.limits.max_model_len = setup.max_model_len;
+  options.limits.max_drafts = setup.max_drafts;
+  options.block_tokens = 32;
+  options.num_blocks = setup.num_blocks;
+  options.num_slots = setup.num_slots;
+  options.num_checkpoints = setup.num_checkpoints;
+  options.max_draft_requests = setup.max_drafts > 0 ? setup.num_slots : 0;
+  options.shard = shard;
+  auto loaded = worker::LoadedModel::Load(*registry,
+                                          kernels::KernelManifest::Uniform(setup.backend), options);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? *std::move(loaded) : nullptr;
+}
+
+class RankGroup {
+ public:
+  explicit RankGroup(const RankSetup& setup) : setup_(setup) {
+    for (int rank = 0; rank < setup.ranks; ++rank) {
+      parts_.push_back(LoadPart(setup, {rank, setup.ranks}));
+      wholes_.push_back(LoadPart(setup, {}));
+    }
+    Meet();
+  }
+
+  int size() const { return setup_.ranks; }
+  worker::LoadedModel& part(int rank) { return *parts_[static_cast<size_t>(rank)]; }
+  protocol::HostGroup& group(int rank) { return *groups_[static_cast<size_t>(rank)]; }
+
+  // A new epoch: caches are empty.
+  void Meet() {
+    const std::string name = NewCommunicator();
+    groups_.clear();
+    ForEachRank([&](size_t rank) {
+      if (parts_[rank]->ranks() == nullptr) return;
+      auto group = protocol::HostGroup::Create({.name = name,
+                                                .label = "group 0 epoch 1",
+                                                .rank = static_cast<int>(rank),
+                                                .size = setup_.ranks,
+                                                .capacity = parts_[rank]->ranks()->capacity()});
+      ASSERT_TRUE(group.ok()) << group.status();
+      ASSERT_TRUE((*group)->Join(protocol::MonotonicNow() + absl::Seconds(30)).ok());
+      parts_[rank]->ranks()->SetGroup(group->get());
+      parts_[rank]->ranks()->SetDeadline(absl::InfiniteFuture());
+      made_[rank] = *std::move(group);
+    });
+    for (int rank = 0; rank < setup_.ranks; ++rank) {
+      groups_.push_back(std::move(made_[static_cast<size_t>(rank)]));
+      parts_[static_cast<size_t>(rank)]->input().Reset();
+      wholes_[static_cast<size_t>(rank)]->input().Reset();
+    }
+  }
+
+  // What the ranks answer.
+  std::vector<protocol::StepResult> RunParts(const std::vector<protocol::StepPlan>& plans) {
+    std::vector<protocol::StepResult> results(plans.size());
+    ForEachRank([&](size_t rank) { results[rank] = worker::RunPlan(*parts_[rank], plans[rank]); });
+    return results;
+  }
+
+  // The same, compared with the whole model.
+  std::vector<protocol::StepResult> Run(std::vector<protocol::StepPlan> plans) {
+    ++step_;
+    for (protocol::StepPlan& plan : plans) {
+      plan.step = protocol::StepId(step_);
+      plan.plan_hash = 1000 + step_;
+    }
+    std::vector<protocol::StepResult> results = RunParts(plans);
+    for (size_t rank = 0; rank < plans.size(); ++rank) {
+      const protocol::StepResult whole = worker::RunPlan(*wholes_[rank], plans[rank]);
+      EXPECT_EQ(whole.status, protocol::StepStatus::kOk) << whole.message;
+      EXPECT_EQ(results[rank].status, protocol::StepStatus::kOk) << results[rank].message;
+      EXPECT_EQ(results[rank].sequences, whole.sequences) << "step " << step_ << " rank " << rank;
+    }
+    return results;
+  }
+
+ private:
+  template <typename Body>
+  void ForEachRank(Body body) {
+    made_.resize(static_cast<size_t>(setup_.ranks));
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < static_cast<size_t>(setup_.ranks); ++rank) {
+      threads.emplace_back([&body, rank] { body(rank); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  const RankSetup setup_;
+  std::vector<std::unique_ptr<worker::LoadedModel>> parts_, wholes_;
+  std::vector<std::unique_ptr<protocol::HostGroup>> groups_, made_;
+  uint64_t step_ = 0;
+};
+
+}  // namespace skein::tests

@@ -1,0 +1,345 @@
+// A rank of a group answers what the whole model answers, bit for bit: whatever the other ranks run
+// or do not run beside it, on every backend that shares the host's memory. And one rank's error
+// ends the step of all.
+#include "tests/worker/rank_group.h"
+
+#include <functional>
+
+#include <gmock/gmock.h>
+
+#include "tests/worker/draft_stream.h"
+
+namespace skein::tests {
+namespace {
+
+using protocol::StepPlan;
+using protocol::StepResult;
+using protocol::StepStatus;
+using ::testing::HasSubstr;
+
+// Of a stream: at most `chunk` tokens of what it has not computed.
+protocol::SequenceStep PlanChunk(Stream& stream, size_t chunk) {
+  const size_t left = stream.tokens.size() - stream.computed;
+  protocol::SequenceStep step = PlanStream(stream);
+  if (left <= chunk) return step;
+  step.tokens.resize(chunk);
+  step.sample = false;
+  step.draft_depth = 0;
+  step.provided_drafts.clear();
+  step.feed_drafter = stream.drafting.feed;
+  stream.computed += chunk;
+  return step;
+}
+
+struct Owned {
+  Stream stream;
+  size_t rank = 0;
+  size_t chunk = 10'000;
+  size_t from_step = 0;  // first step that it takes part in
+};
+
+// Runs streams in common steps of the group until each has what it wants. `change` may add to a
+// step of a stream.
+using Change = std::function<void(Owned&, protocol::SequenceStep&)>;
+void RunOwned(RankGroup& group, std::vector<Owned>& owned, const Change& change = nullptr) {
+  for (size_t i = 0; i < 500; ++i) {
+    std::vector<StepPlan> plans(static_cast<size_t>(group.size()));
+    std::vector<std::pair<Owned*, size_t>> running;
+    bool left = false;
+    for (Owned& one : owned) {
+      if (one.stream.output.size() >= one.stream.wanted) continue;
+      left = true;
+      if (i < one.from_step) continue;
+      auto& sequences = plans[one.rank].sequences;
+      running.emplace_back(&one, sequences.size());
+      sequences.push_back(PlanChunk(one.stream, one.chunk));
+      if (change) change(one, sequences.back());
+    }
+    if (!left) return;
+    const std::vector<StepResult> results = group.Run(plans);
+    if (::testing::Test::HasFailure()) return;
+    for (const auto& [one, at] : running) {
+      const auto& rows = results[one->rank].sequences[at].rows;
+      if (!rows.empty()) CommitStream(one->stream, rows);
+    }
+  }
+  FAIL() << "the streams do not end";
+}
+
+Owned OwnedStream(uint32_t seed, size_t rank, uint32_t slot, float temperature,
+                  const Drafting& drafting) {
+  Owned one;
+  one.stream = StartStream(seed, slot, temperature, drafting);
+  one.stream.wanted = 6 + seed % 11;
+  one.rank = rank;
+  return one;
+}
+
+class RankGroupTest : public ::testing::TestWithParam<int> {
+ protected:
+  static RankSetup Ranks() {
+    RankSetup setup;
+    setup.ranks = GetParam();
+    return setup;
+  }
+};
+
+TEST_P(RankGroupTest, StreamsWithAndWithoutDraftsAreThoseOfTheWholeModel) {
+  RankGroup group(Ranks());
+  const Drafting kinds[] = {{VerificationMode::kGreedy, 5},
+                            {VerificationMode::kCoupled, 3, 0.4F},
+                            {VerificationMode::kRejection, 4},
+                            {VerificationMode::kCoupled, 0, 0, false},
+                            {VerificationMode::kGreedy, 0, 0, true, 2},
+                            {VerificationMode::kRejection, 5, 0.3F, true, 0, 3}};
+  std::vector<Owned> owned;
+  for (uint32_t i = 0; i < 10; ++i) {
+    const Drafting& drafting = kinds[i % 6];
+    const float temperature = drafting.mode == VerificationMode::kGreedy ? 0.0F : 0.8F;
+    const auto ranks = static_cast<uint32_t>(group.size());
+    if (i / ranks >= 4) break;
+    owned.push_back(OwnedStream(50 + i, i % ranks, i / ranks, temperature, drafting));
+    // Ranks begin and end at different times.
+    owned.back().from_step = i % 4;
+  }
+  RunOwned(group, owned);
+}
+
+TEST_P(RankGroupTest, OneStreamAloneMeetsRanksWithoutAny) {
+  RankGroup group(Ranks());
+  for (const size_t rank : {size_t{0}, static_cast<size_t>(group.size()) - 1}) {
+    std::vector<Owned> owned;
+    owned.push_back(OwnedStream(71, rank, 2, 0.7F, {VerificationMode::kCoupled, 5}));
+    RunOwned(group, owned);
+    group.Meet();
+  }
+  const std::vector<StepResult> empty =
+      group.Run(std::vector<StepPlan>(static_cast<size_t>(group.size())));
+  EXPECT_TRUE(empty.back().sequences.empty());
+}
+
+TEST_P(RankGroupTest, ChunksEditsAndScoresBesideDecodesChangeNothing) {
+  RankGroup group(Ranks());
+  const auto ranks = static_cast<size_t>(group.size());
+  std::vector<Owned> owned;
+  owned.push_back(OwnedStream(80, 0, 0, 0.0F, {VerificationMode::kGreedy, 5}));
+  Owned chunked = OwnedStream(81, ranks - 1, 1, 0.8F, {VerificationMode::kCoupled, 2});
+  chunked.stream.tokens = RandomPrompt(81, 230);
+  chunked.stream.prompt_length = 230;
+  chunked.chunk = 50;
+  owned.push_back(chunked);
+  Owned edited = OwnedStream(82, 0, 2, 0.8F, {VerificationMode::kCoupled, 3});
+  protocol::LogitEdits edits;
+  edits.presence_penalty = 0.5F;
+  edits.repetition_penalty = 1.2F;
+  edits.bias = {{487, 3.0F}};
+  edited.stream.edits = std::make_shared<const protocol::LogitEdits>(edits);
+  owned.push_back(edited);
+  size_t scored = 0;
+  RunOwned(group, owned, [&](Owned& one, protocol::SequenceStep& step) {
+    if (step.tokens.size() < 2 || one.stream.slot == 2) return;
+    step.scoring = {0, static_cast<uint32_t>(step.tokens.size()) - 1, -1, 2};
+    scored += step.scoring.count;
+  });
+  EXPECT_GT(scored, 200u);
+}
+
+// A sequence saves its state at the end of two blocks; another one begins there, on the same rank,
+// while the other ranks run something else.
+TEST_P(RankGroupTest, APrefixHitIsThatOfTheWholeModel) {
+  RankGroup group(Ranks());
+  const auto ranks = static_cast<size_t>(group.size());
+  const size_t home = ranks - 1;
+  Owned first = OwnedStream(90, home, 0, 0.0F, {VerificationMode::kGreedy, 3});
+  first.stream.tokens = RandomPrompt(90, 100);
+  first.chunk = 64;
+  first.stream.wanted = 3;
+  std::vector<Owned> owned = {first, OwnedStream(91, 0, 1, 0.8F, {VerificationMode::kCoupled, 5})};
+  RunOwned(group, owned, [](Owned& one, protocol::SequenceStep& step) {
+    if (one.stream.slot == 0 && step.first_position == 64) step.save_to = protocol::SlotId(4);
+  });
+  Owned second = OwnedStream(90, home, 2, 0.9F, {VerificationMode::kCoupled, 4});
+  second.stream.tokens = first.stream.tokens;
+  second.stream.computed = 64;
+  std::vector<Owned> next = {second, OwnedStream(92, 0, 3, 0.0F, {VerificationMode::kGreedy, 2})};
+  RunOwned(group, next, [](Owned& one, protocol::SequenceStep& step) {
+    if (one.stream.slot != 2 || step.first_position != 64) return;
+    step.fresh_slot = true;
+    step.shared_length = 64;
+    step.restore_from = protocol::SlotId(4);
+    step.new_blocks[0] = protocol::BlockId(0);
+    step.new_blocks[1] = protocol::BlockId(1);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RankGroupTest, ::testing::Values(1, 2, 4));
+
+// Three ranks share 16 experts and 12 columns unevenly and evenly.
+TEST(RankGroup, ThreeRanksAreThoseOfTheWholeModel) {
+  RankSetup setup;
+  setup.ranks = 3;
+  RankGroup group(setup);
+  std::vector<Owned> owned;
+  for (uint32_t i = 0; i < 3; ++i) {
+    owned.push_back(OwnedStream(60 + i, i, i, 0.8F, {VerificationMode::kCoupled, i + 1}));
+  }
+  RunOwned(group, owned);
+}
+
+// More rows of all ranks than one rank may have: the owners take them in parts.
+TEST(RankGroup, RowsOfAllRanksAreTakenInParts) {
+  RankSetup setup;
+  setup.ranks = 4;
+  setup.max_rows = 40;
+  setup.max_drafts = 5;
+  RankGroup group(setup);
+  std::vector<Owned> owned;
+  for (uint32_t i = 0; i < 4; ++i) {
+    owned.push_back(OwnedStream(40 + i, i, 0, 0.0F, {VerificationMode::kGreedy, 4}));
+    owned.back().stream.tokens = RandomPrompt(40 + i, 37 + i);
+    owned.back().stream.wanted = 4;
+    owned.back().chunk = 40 - i;
+  }
+  RunOwned(group, owned);
+}
+
+struct Checkpoint {
+  const char* name;
+  const char* backend;
+};
+
+class RankGroupCheckpoints : public ::testing::TestWithParam<Checkpoint> {};
+
+TEST_P(RankGroupCheckpoints, TwoRanksAnswerAsOne) {
+  RankSetup setup;
+  setup.model_dir = std::string("tests/data/conformance-v41/") + GetParam().name;
+  setup.backend = GetParam().backend;
+  setup.max_model_len = 64;
+  setup.num_blocks = 16;
+  setup.max_rows = 64;
+  const auto spec = worker::ModelSpec::Load(setup.model_dir);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  setup.max_drafts = spec->dspark.stages > 0 ? spec->dspark.block : 0;
+  RankGroup group(setup);
+  std::vector<Owned> owned;
+  for (uint32_t i = 0; i < 3; ++i) {
+    Drafting drafting{VerificationMode::kCoupled, setup.max_drafts > 0 ? 1 + i : 0};
+    drafting.feed = setup.max_drafts > 0;
+    Owned one = OwnedStream(i, i % 2, i, 0.8F, drafting);
+    std::mt19937 random(i);
+    one.stream.tokens.clear();
+    for (size_t t = 0; t < 9 + 7 * i; ++t) {
+      one.stream.tokens.push_back(
+          static_cast<int32_t>(random() % static_cast<unsigned>(spec->vocab - 1)));
+    }
+    one.stream.wanted = 5;
+    one.chunk = 8;
+    owned.push_back(one);
+  }
+  // Blocks of a stream of these tests, not of the others.
+  RunOwned(group, owned, [&](Owned& one, protocol::SequenceStep& step) {
+    for (size_t b = 0; b < step.new_blocks.size(); ++b) {
+      step.new_blocks[b] = protocol::BlockId(one.stream.slot * 4 + step.table_size_before +
+                                             static_cast<uint32_t>(b));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, RankGroupCheckpoints,
+    ::testing::Values(Checkpoint{"mixed_engram", "cpu"}, Checkpoint{"mixed_engram", "reference"},
+                      Checkpoint{"engram4", "cpu"}, Checkpoint{"engram4", "reference"},
+                      Checkpoint{"dspark", "cpu"}, Checkpoint{"dspark", "reference"},
+                      Checkpoint{"odd_knobs", "cpu"}, Checkpoint{"odd_knobs", "reference"},
+                      Checkpoint{"r1", "cpu"}, Checkpoint{"window", "reference"}),
+    [](const auto& test) { return std::string(test.param.name) + "_" + test.param.backend; });
+
+// ---- what a rank holds
+
+TEST(RankShard, APartHasItsExpertsAndColumnsAlone) {
+  RankSetup setup;
+  const auto whole = LoadPart(setup, {});
+  uint64_t shared_twice = 0;
+  for (const int rank : {0, 1}) {
+    const auto part = LoadPart(setup, {rank, 2});
+    EXPECT_EQ(part->weights().layers[0].moe.w1.size(), 8u);
+    EXPECT_EQ(part->weights().draft.stages[0].moe.w1.size(), 4u);
+    EXPECT_LT(part->weights().engram[0].codes.dim(0), whole->weights().engram[0].codes.dim(0));
+    EXPECT_LT(part->weights().bytes, whole->weights().bytes);
+    shared_twice += part->weights().bytes;
+  }
+  // The first row of the second part is the one after the last of the first.
+  const auto& spec = whole->spec();
+  const worker::TableRows first = worker::TableRowsOf({0, 2}, spec.engram, 0);
+  const worker::TableRows second = worker::TableRowsOf({1, 2}, spec.engram, 0);
+  EXPECT_EQ(first.begin + first.count, second.begin);
+  EXPECT_LE(second.begin + second.count, spec.engram.rows[0]);
+  EXPECT_GT(shared_twice, whole->weights().bytes);
+}
+
+TEST(RankShard, SizesThatDoNotSplitTheModelAreNamed) {
+  const auto spec = worker::ModelSpec::Load("deploy/models/tiny-v41");
+  ASSERT_TRUE(spec.ok());
+  EXPECT_TRUE(worker::CheckShard({3, 4}, *spec).ok());
+  EXPECT_EQ(worker::CheckShard({0, 5}, *spec).message(),
+            "scheduler.expert_parallel_size is 5, the n-gram tables of the model have 12 hash "
+            "columns, which are split whole: use one of 1, 2, 3, 4, 6");
+  EXPECT_EQ(worker::CheckShard({0, 12}, *spec).message(),
+            "scheduler.expert_parallel_size is 12, the model has 8 experts in a layer: at most one "
+            "rank each");
+  EXPECT_FALSE(worker::CheckShard({2, 2}, *spec).ok());
+}
+
+// ---- what goes wrong
+
+TEST(RankErrors, APlanThatOneRankRefusesEndsTheStepOfAll) {
+  RankGroup group({});
+  std::vector<StepPlan> plans(2);
+  Stream stream = StartStream(3, 0, 0.0F, {});
+  plans[0].sequences.push_back(PlanStream(stream));
+  plans[1].sequences.push_back(plans[0].sequences[0]);
+  plans[1].sequences[0].fresh_slot = false;
+  const std::vector<StepResult> results = group.RunParts(plans);
+  EXPECT_EQ(results[1].status, StepStatus::kRefused);
+  EXPECT_EQ(results[1].message, "sequence 1: slot 0 does not hold it");
+  EXPECT_EQ(results[0].status, StepStatus::kAborted);
+  EXPECT_THAT(results[0].message,
+              HasSubstr("rank 1 refused its plan of step 0: sequence 1: slot 0 does not hold it"));
+}
+
+TEST(RankErrors, PlansThatDoNotBelongTogetherAreNamed) {
+  for (const int what : {0, 1, 2}) {
+    RankGroup group({});
+    std::vector<StepPlan> plans(2);
+    for (StepPlan& plan : plans) plan.plan_hash = 77;
+    if (what == 0) plans[1].plan_hash = 78;
+    if (what == 1) plans[1].step = protocol::StepId(9);
+    if (what == 2) plans[1].lane = 1;
+    for (const StepResult& result : group.RunParts(plans)) {
+      EXPECT_EQ(result.status, StepStatus::kFailed);
+      EXPECT_THAT(result.message, HasSubstr("the plans of a step do not belong together"));
+      EXPECT_THAT(result.message, HasSubstr(what == 0   ? "with plan hash 78"
+                                            : what == 1 ? "step 9 of epoch 0"
+                                                        : "in lane 1"));
+    }
+  }
+}
+
+// After an abort every later plan of the epoch is answered, and no rank waits.
+TEST(RankErrors, PlansAfterAnAbortAreAborted) {
+  RankGroup group({});
+  group.group(1).Abort("rank 1 stops");
+  for (int i = 0; i < 3; ++i) {
+    for (const StepResult& result : group.RunParts(std::vector<StepPlan>(2))) {
+      EXPECT_EQ(result.status, StepStatus::kAborted);
+      EXPECT_THAT(result.message, HasSubstr("aborted by rank 1: rank 1 stops"));
+    }
+  }
+  group.Meet();
+  std::vector<Owned> owned;
+  owned.push_back(OwnedStream(5, 1, 0, 0.0F, {VerificationMode::kGreedy, 2}));
+  RunOwned(group, owned);
+}
+
+}  // namespace
+}  // namespace skein::tests

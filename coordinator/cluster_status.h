@@ -28,11 +28,11 @@ struct GroupStatus {
   uint32_t group = 0;
   std::string state;  // starting, ready, draining, suspect, hung, dead
   uint64_t epoch = 0;
-  std::optional<uint32_t> worker;  // node
+  std::vector<uint32_t> workers;  // nodes, by rank; none while it is not formed
   uint32_t running = 0;
   uint32_t moving = 0;  // sequences that it was emptied of, until another group computed them
   std::optional<absl::Duration> step_age;  // of the oldest step in flight
-  uint32_t blocks = 0;
+  uint32_t blocks = 0;                     // of all ranks
   uint32_t blocks_used = 0;
   bool cordoned = false;
   bool probation = false;  // a suspected request runs there, alone

@@ -39,8 +39,6 @@ constexpr uint64_t kQueueStepsMin = 16;
 // After the first group is ready, how long the others may take before it serves alone.
 constexpr absl::Duration kPartialStart = absl::Seconds(10);
 
-// A worker whose death is not explained for so long is not coming back.
-constexpr absl::Duration kUnexplained = absl::Seconds(60);
 // A worker that was silent for this share of its lease is suspect.
 constexpr double kSuspectShare = 0.3;
 constexpr absl::Duration kWedge = absl::Seconds(3);
@@ -54,17 +52,20 @@ ControlLoop::ControlLoop(const ControlOptions& options, FrontDoorQueue& door,
       door_(door),
       metrics_(metrics),
       drained_(drained),
-      scheduler_(options.limits, options.num_groups),
-      workers_(options.term, options.num_groups, options.tokenizer),
+      scheduler_(options.limits, options.num_groups, options.num_ranks),
+      workers_(options.term, options.num_groups, options.num_ranks, options.tokenizer),
       requests_(door, metrics),
       steps_(options.limits, options.num_groups, metrics),
       operations_(options.rollout, kSuspectShare * options.lease, options.term, operators,
                   {scheduler_, workers_, requests_, door, steps_}),
-      counted_(options.num_groups),
-      audited_(options.num_groups) {}
+      counted_(scheduler_.num_engines()),
+      audited_(scheduler_.num_engines()) {}
 
 void ControlLoop::OnStart(Context& context) {
   last_timer_ = context.Now();
+  if (options_.num_ranks > 1) {
+    cluster_ = absl::StrCat("skein-", absl::Hex(context.RandomUint64(), absl::kZeroPad16));
+  }
   door_.Pulse();
   context.StartTimer(kTick);
 }
@@ -85,9 +86,9 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
   // A member that registers again has left its epoch.
   if (const WorkerGroup* group = workers_.Find(worker)) {
     if (reborn) deaths_[worker] = context.Now();
-    EndEpoch(*group,
-             reborn ? scheduler::AbortCause::kWorkerLost : scheduler::AbortCause::kWorkerLeft,
-             "registered_again", "the worker registered again");
+    EndEpoch(context, group->group,
+             {reborn ? scheduler::AbortCause::kWorkerLost : scheduler::AbortCause::kWorkerLeft,
+              "registered_again", "the worker registered again", worker});
   }
   if (reborn && workers_.LastIncarnation(worker) != protocol::Incarnation(0)) {
     metrics_.CountRestart(worker.node.value(), message.predecessor_end);
@@ -102,43 +103,6 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
   }
   workers_.Heard(worker, context.Now());
   FormGroups(context);
-}
-
-bool ControlLoop::SendForm(Context& context, const WorkerGroup& group) {
-  const auto num_ranks = static_cast<uint32_t>(group.ranks.size());
-  for (const GroupRank& rank : group.ranks) {
-    const protocol::FormGroup form{group.group, rank.rank, num_ranks, group.epoch};
-    if (context.Send(rank.worker, group.epoch, form).ok()) continue;
-    workers_.Remove(rank.worker);
-    return false;
-  }
-  return true;
-}
-
-// A send that fails costs the table a worker, so this ends.
-void ControlLoop::FormGroups(Context& context) {
-  while (const WorkerGroup* group = workers_.Form()) {
-    if (!SendForm(context, *group)) SKEIN_LOG(kWarn, "group not formed, its worker is gone");
-  }
-}
-
-void ControlLoop::Handle(Context& context, const Envelope& envelope,
-                         const protocol::GroupFormed& message) {
-  const WorkerGroup* group = workers_.Confirm(envelope.from, message);
-  if (group == nullptr) return;
-  const std::vector<scheduler::SequenceDelta> gone =
-      scheduler_.StartEpoch(group->group, group->ranks.front().rank, group->epoch,
-                            workers_.registration(group->ranks.front().worker).geometry);
-  DeliverEnds(gone);
-  if (!first_formed_) first_formed_ = context.Now();
-  SKEIN_LOG(kInfo, "group ready")
-      .Field("group", group->group)
-      .Field("epoch", group->epoch)
-      .Field("worker", group->ranks.front().worker.node)
-      .Field("drafts", DraftsOf(group->ranks.front().worker))
-      .Field("ready", NumReady())
-      .Field("of", scheduler_.num_groups());
-  UpdateReadiness(context.Now());
 }
 
 // Drafts of a sequence in a step at most, by the worker's draft head and the configuration.
@@ -189,18 +153,10 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
   if (!sent.ok()) SKEIN_LOG(kWarn, "lease not sent").Field("worker", envelope.from.node);
 }
 
-void ControlLoop::Handle(Context& context, const Envelope& envelope,
-                         const protocol::AbortEpoch& message) {
-  const WorkerGroup* group = workers_.Find(envelope.from);
-  if (group == nullptr || group->epoch != message.epoch) return;
-  EndEpoch(*group, scheduler::AbortCause::kWorkerLeft, "step_failed", message.reason);
-  UpdateReadiness(context.Now());
-  FormGroups(context);
-}
-
 void ControlLoop::Handle(const Envelope& envelope, StepResult message) {
   const WorkerGroup* group = workers_.Find(envelope.from);
-  if (group == nullptr || group->epoch != message.epoch || group->group != message.group) {
+  if (group == nullptr || group->epoch != message.epoch || group->group != message.group ||
+      group->RankOf(envelope.from)->rank != message.rank) {
     metrics_.stale_results.Increment();
     return;
   }
@@ -227,42 +183,6 @@ void ControlLoop::OnMessage(Context& context, Envelope envelope) {
         }
       },
       envelope.message);
-}
-
-void ControlLoop::EndEpoch(const WorkerGroup& group, scheduler::AbortCause abort,
-                           std::string_view cause, std::string_view reason, uint32_t failed_lane) {
-  const protocol::GroupId id = group.group;
-  const uint32_t node = group.ranks.front().worker.node.value();
-  workers_.Dissolve(id);
-  steps_.Forget(id);
-  if (!scheduler_.has_epoch(id)) return;
-  SKEIN_LOG(kWarn, "epoch ended").Field("group", id).Field("cause", cause).Field("reason", reason);
-  metrics_.epoch_changes.At({cause}).Increment();
-  DeliverEnds(scheduler_.AbortInflight(id, abort, node, failed_lane));
-}
-
-void ControlLoop::SettleDeath(protocol::ActorId worker, bool own) {
-  deaths_.erase(worker);
-  DeliverEnds(scheduler_.SettleDeath(worker.node.value(), own));
-}
-
-// A worker that its supervisor gave up will not say how it ended: it ended too often.
-void ControlLoop::SettleForgotten(absl::Time now) {
-  for (auto at = deaths_.begin(); at != deaths_.end();) {
-    const auto [worker, since] = *at++;
-    if (now - since > kUnexplained) SettleDeath(worker, true);
-  }
-}
-
-// The worker cannot be reached: its epoch is over, and it has to register again.
-void ControlLoop::LoseWorker(Context& context, protocol::ActorId worker, std::string_view reason) {
-  if (const WorkerGroup* group = workers_.Find(worker)) {
-    deaths_[worker] = context.Now();
-    EndEpoch(*group, scheduler::AbortCause::kWorkerLost, "peer_down", reason);
-  }
-  workers_.Remove(worker);
-  UpdateReadiness(context.Now());
-  FormGroups(context);
 }
 
 void ControlLoop::OnPeerDown(Context& context, const protocol::PeerDown& down) {
@@ -337,56 +257,55 @@ void ControlLoop::LearnCapacity() {
   const uint64_t floor = kQueueStepsMin * options_.limits.max_num_batched_tokens;
   door_.SetQueuedTokensMax(std::max(
       floor,
-      static_cast<uint64_t>(kQueueSeconds * steps_.prefill_rate() * scheduler_.num_groups())));
+      static_cast<uint64_t>(kQueueSeconds * steps_.prefill_rate() * scheduler_.num_engines())));
 }
 
 // A step that failed, or a result that answers something else than was asked: no state of the group
 // can be trusted.
-void ControlLoop::FailStep(Context& context, const StepResult& result) {
-  const WorkerGroup group = *workers_.group(result.group);
-  EndEpoch(group, scheduler::AbortCause::kStepFailed, "step_failed", result.message, result.lane);
+void ControlLoop::FailStep(Context& context, const StepResult& result, std::string_view reason) {
+  EndEpoch(context, result.group,
+           {.abort = scheduler::AbortCause::kStepFailed,
+            .cause = "step_failed",
+            .reason = reason,
+            .failed_lane = result.lane});
   UpdateReadiness(context.Now());
-  for (const GroupRank& rank : group.ranks) {
-    const absl::Status sent = context.Send(
-        rank.worker, group.epoch,
-        protocol::AbortEpoch{group.group, group.epoch, "a step failed: " + result.message});
-    if (!sent.ok()) workers_.Remove(rank.worker);
-  }
   FormGroups(context);
 }
 
 void ControlLoop::Commit(Context& context, const StepResult& result) {
   const absl::Time now = context.Now();
+  if (result.status == protocol::StepStatus::kAborted) {
+    // A symptom: the rank that is gone, or the step that failed on another one, ends the epoch, and
+    // only that says whom to blame.
+    SKEIN_LOG(kWarn, "step aborted").Field("step", result.step).Field("reason", result.message);
+    return workers_.NoteAborted(result.group, now);
+  }
   if (result.status != protocol::StepStatus::kOk) {
     SKEIN_LOG(kError, "step failed").Field("step", result.step).Field("reason", result.message);
-    return FailStep(context, result);
+    return FailStep(context, result, "a step failed: " + result.message);
   }
   const absl::Status committed = scheduler_.CommitStep(result.group, result, commit_);
   if (!committed.ok()) {
     SKEIN_LOG(kError, "result refused").Field("reason", protocol::StatusText(committed));
-    EndEpoch(*workers_.group(result.group), scheduler::AbortCause::kStepFailed, "step_failed",
-             protocol::StatusText(committed), result.lane);
-    UpdateReadiness(now);
-    FormGroups(context);
-    return;
+    return FailStep(context, result, protocol::StatusText(committed));
   }
   steps_.Committed(result, now);
   LearnCapacity();
+  const uint32_t engine = scheduler_.EngineOf(result.group, result.rank);
   // What is wrong is counted once; then the next look at everything says whether there is more.
-  if (audited_[result.group.value()] == scheduler::AuditFindings{} &&
-      !scheduler::SumsAgree(scheduler_.group(result.group))) {
-    AuditGroup(result.group);
+  if (audited_[engine] == scheduler::AuditFindings{} &&
+      !scheduler::SumsAgree(scheduler_.engine(engine))) {
+    AuditEngine(engine);
   }
   // Before the clients hear of it: whoever saw the last token may ask for the sum.
-  metrics_.engines[result.group.value()].generation_tokens.Increment(
-      static_cast<double>(commit_.tokens.size()));
+  metrics_.engines[engine].generation_tokens.Increment(static_cast<double>(commit_.tokens.size()));
   for (size_t i = 0; i < commit_.deltas.size(); ++i) {
     // With thousands of requests each is far away in memory: ask for it ahead of its turn.
     if (i + kAhead < commit_.deltas.size()) {
       requests_.Prefetch(RequestOf(commit_.deltas[i + kAhead].sequence));
     }
     const scheduler::SequenceDelta& delta = commit_.deltas[i];
-    requests_.Deliver(result.group, delta, commit_.TokensOf(delta), commit_.ScoresOf(delta), now);
+    requests_.Deliver(engine, delta, commit_.TokensOf(delta), commit_.ScoresOf(delta), now);
   }
   metrics_.commit_seconds.Increment(absl::ToDoubleSeconds(context.Now() - now));
 }
@@ -400,28 +319,35 @@ void ControlLoop::CommitResults(Context& context) {
   }
 }
 
-// False when the worker could not be reached: its sequences are free for the other groups.
+// False when the worker could not be reached, and is lost.
+bool ControlLoop::SendPlan(Context& context, protocol::StepPlan plan, absl::Time now) {
+  const uint32_t engine = scheduler_.EngineOf(plan.group, plan.rank);
+  for (const protocol::SequenceStep& step : plan.sequences) {
+    // Only a first step begins with a slot that is new to it.
+    if (step.fresh_slot) requests_.Begin(RequestOf(step.sequence), engine, now);
+  }
+  const protocol::ActorId worker = workers_.group(plan.group)->ranks[plan.rank.value()].worker;
+  const protocol::Epoch epoch = plan.epoch;
+  const absl::Status sent = context.Send(worker, epoch, std::move(plan));
+  if (!sent.ok()) LoseWorker(context, worker, protocol::StatusText(sent));
+  return sent.ok();
+}
+
+// False when a worker could not be reached: its sequences are free for the other groups.
 bool ControlLoop::PlanGroup(Context& context, protocol::GroupId group) {
   if (operations_.StateOf(group, context.Now()) == "suspect") return true;
   for (uint32_t lane = 0; lane < options_.limits.lanes; ++lane) {
     const absl::Time asked = context.Now();
-    std::optional<protocol::StepPlan> plan = scheduler_.PlanStep(group, lane);
-    if (!plan) continue;
+    std::vector<protocol::StepPlan> plans = scheduler_.PlanStep(group, lane);
+    if (plans.empty()) continue;
     const absl::Time now = context.Now();
     metrics_.schedule_seconds.Increment(absl::ToDoubleSeconds(now - asked));
-    steps_.Planned(*plan, now);
-    for (const protocol::SequenceStep& step : plan->sequences) {
-      // Only a first step begins with a slot that is new to it.
-      if (step.fresh_slot) requests_.Begin(RequestOf(step.sequence), group, now);
-    }
-    const protocol::ActorId worker = workers_.group(group)->ranks.front().worker;
-    const protocol::Epoch epoch = plan->epoch;
-    const absl::Status sent = context.Send(worker, epoch, *std::move(plan));
-    metrics_.transport_seconds.Increment(absl::ToDoubleSeconds(context.Now() - now));
-    if (!sent.ok()) {
-      LoseWorker(context, worker, protocol::StatusText(sent));
+    steps_.Planned(plans, now);
+    for (protocol::StepPlan& plan : plans) {
+      if (SendPlan(context, std::move(plan), now)) continue;
       return false;
     }
+    metrics_.transport_seconds.Increment(absl::ToDoubleSeconds(context.Now() - now));
   }
   return true;
 }
@@ -456,11 +382,11 @@ void ControlLoop::CheckDrain(Context& context) {
   if (now > *drain_deadline_ + kDrainGrace) context.Stop(absl::OkStatus());
 }
 
-void ControlLoop::UpdateGroupGauges(protocol::GroupId group) {
-  const scheduler::GroupScheduler& schedule = scheduler_.group(group);
-  GroupMetrics& engine = metrics_.engines[group.value()];
+void ControlLoop::UpdateEngineGauges(uint32_t number) {
+  const scheduler::GroupScheduler& schedule = scheduler_.engine(number);
+  GroupMetrics& engine = metrics_.engines[number];
   engine.requests_running.Set(schedule.num_running());
-  scheduler::SchedulerCounters& counted = counted_[group.value()];
+  scheduler::SchedulerCounters& counted = counted_[number];
   const scheduler::SchedulerCounters& counters = schedule.counters();
   engine.Add(counters, counted);
   metrics_.replays.At({"replayed"})
@@ -493,18 +419,18 @@ void ControlLoop::NoteWorkerTimes() {
 }
 
 // Counts blocks whose accounts are wrong now and were not before.
-void ControlLoop::AuditGroup(protocol::GroupId group) {
-  const scheduler::AuditFindings found = scheduler::AuditBlocks(scheduler_.group(group));
-  scheduler::AuditFindings& known = audited_[group.value()];
+void ControlLoop::AuditEngine(uint32_t engine) {
+  const scheduler::AuditFindings found = scheduler::AuditBlocks(scheduler_.engine(engine));
+  scheduler::AuditFindings& known = audited_[engine];
   if (found == known) return;
-  CacheMetrics& metrics = metrics_.engines[group.value()].cache;
+  CacheMetrics& metrics = metrics_.engines[engine].cache;
   metrics.leaks.Increment(found.leaks - std::min(found.leaks, known.leaks));
   metrics.double_frees.Increment(found.double_frees -
                                  std::min(found.double_frees, known.double_frees));
   known = found;
   if (found == scheduler::AuditFindings{}) return;
   SKEIN_LOG(kError, "the accounts of cache blocks are wrong: a defect of this program")
-      .Field("group", group.value())
+      .Field("engine", engine)
       .Field("leaks", found.leaks)
       .Field("double_frees", found.double_frees);
 }
@@ -514,8 +440,8 @@ void ControlLoop::UpdateGauges(absl::Time now) {
   std::map<std::string_view, int> groups;
   for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
     ++groups[operations_.StateOf(protocol::GroupId(i), now)];
-    UpdateGroupGauges(protocol::GroupId(i));
   }
+  for (uint32_t i = 0; i < scheduler_.num_engines(); ++i) UpdateEngineGauges(i);
   for (const std::string& state : GroupStates()) metrics_.groups.At({state}).Set(groups[state]);
   std::map<std::string_view, int> workers;
   for (const auto& [worker, known] : workers_.workers())
@@ -544,11 +470,12 @@ void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
   last_timer_ = now;
   operations_.SetSilence(std::max(kSuspectShare * options_.lease, context.LeaseFloor()));
   SettleForgotten(now);
+  CheckGroups(context);
   UpdateReadiness(now);
   NoteWorkerTimes();
   if (now - last_audit_ >= kAuditPeriod) {
     last_audit_ = now;
-    for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) AuditGroup(protocol::GroupId(i));
+    for (uint32_t i = 0; i < scheduler_.num_engines(); ++i) AuditEngine(i);
   }
   CheckDrain(context);
   context.StartTimer(kTick);

@@ -30,6 +30,7 @@ namespace skein::coordinator {
 struct ControlOptions {
   scheduler::SchedulerLimits limits;
   uint32_t num_groups = 1;
+  uint32_t num_ranks = 1;  // of each group
   protocol::Term term;
   uint64_t queued_tokens_max = 0;  // 0: four seconds of measured prefill
   absl::Duration lease = absl::Seconds(1);
@@ -69,8 +70,18 @@ class ControlLoop final : public protocol::Actor {
   void Handle(const protocol::Envelope& envelope, protocol::StepResult message);
   void FormGroups(protocol::Context& context);
   bool SendForm(protocol::Context& context, const WorkerGroup& group);
-  void EndEpoch(const WorkerGroup& group, scheduler::AbortCause abort, std::string_view cause,
-                std::string_view reason, uint32_t failed_lane = scheduler::kAnyLane);
+  void TellRanks(protocol::Context& context, const WorkerGroup& group,
+                 std::optional<protocol::ActorId> but, std::string_view reason);
+  // Why an epoch ended.
+  struct EpochEnd {
+    scheduler::AbortCause abort = scheduler::AbortCause::kWorkerLeft;
+    std::string_view cause;  // label of skein_epoch_changes_total
+    std::string_view reason;
+    std::optional<protocol::ActorId> worker = std::nullopt;  // by whom; it is not told
+    uint32_t failed_lane = scheduler::kAnyLane;
+  };
+  void EndEpoch(protocol::Context& context, protocol::GroupId group, const EpochEnd& end);
+  void CheckGroups(protocol::Context& context);
   void LoseWorker(protocol::Context& context, protocol::ActorId worker, std::string_view reason);
   void SettleDeath(protocol::ActorId worker, bool own);
   void SettleForgotten(absl::Time now);
@@ -88,16 +99,18 @@ class ControlLoop final : public protocol::Actor {
   // Steps.
   void CommitResults(protocol::Context& context);
   void Commit(protocol::Context& context, const protocol::StepResult& result);
-  void FailStep(protocol::Context& context, const protocol::StepResult& result);
+  void FailStep(protocol::Context& context, const protocol::StepResult& result,
+                std::string_view reason);
   void LearnCapacity();
   void PlanLanes(protocol::Context& context);
   bool PlanGroup(protocol::Context& context, protocol::GroupId group);
+  bool SendPlan(protocol::Context& context, protocol::StepPlan plan, absl::Time now);
 
   void CheckDrain(protocol::Context& context);
   void UpdateGauges(absl::Time now);
-  void UpdateGroupGauges(protocol::GroupId group);
+  void UpdateEngineGauges(uint32_t number);
   void NoteWorkerTimes();
-  void AuditGroup(protocol::GroupId group);
+  void AuditEngine(uint32_t engine);
 
   const ControlOptions options_;
   FrontDoorQueue& door_;
@@ -108,12 +121,13 @@ class ControlLoop final : public protocol::Actor {
   RequestTable requests_;
   StepWatch steps_;
   ClusterOperations operations_;
-  std::vector<scheduler::SchedulerCounters> counted_;  // by group
-  std::vector<scheduler::AuditFindings> audited_;      // by group: what the last audit found
+  std::vector<scheduler::SchedulerCounters> counted_;  // by engine
+  std::vector<scheduler::AuditFindings> audited_;      // by engine: what the last audit found
   std::vector<protocol::StepResult> results_;
   scheduler::StepCommit commit_;            // of the step being committed; kept for its memory
   bool serving_ = false;                    // all groups were ready, or waited for long enough
   std::optional<absl::Time> first_formed_;  // when the first group was
+  std::string cluster_;  // begins the names of communicators, which nobody else's has
   absl::Time last_timer_;
   absl::Time last_audit_;
   // Workers that were lost and of whose end nothing is known yet, by when.

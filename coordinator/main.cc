@@ -111,7 +111,8 @@ ControlOptions ToControlOptions(const protocol::Config& config, protocol::Term t
   options.limits.lanes = static_cast<uint32_t>(scheduler.lanes);
   options.limits.speculation = ToSpeculation(config.speculation);
   options.limits.prefix_caching = config.scheduler.enable_prefix_caching != 0;
-  options.num_groups = static_cast<uint32_t>(scheduler.data_parallel_size);
+  options.num_ranks = static_cast<uint32_t>(protocol::ExpertParallelSize(scheduler));
+  options.num_groups = static_cast<uint32_t>(scheduler.data_parallel_size) / options.num_ranks;
   // The front door bounds what waits; the scheduler takes what passed it.
   options.limits.admission = {UINT32_MAX, UINT64_MAX};
   options.term = term;
@@ -208,18 +209,20 @@ void DescribeProcess(const protocol::Config& config, protocol::MetricsRegistry& 
                  {{"version", {SKEIN_VERSION}}, {"protocol", {version}}})
       .At({SKEIN_VERSION, version})
       .Set(1);
-  const std::string groups = absl::StrCat(config.scheduler.data_parallel_size);
+  const std::string engines = absl::StrCat(config.scheduler.data_parallel_size);
+  const std::string ranks = absl::StrCat(protocol::ExpertParallelSize(config.scheduler));
   const std::string lanes = absl::StrCat(config.scheduler.lanes);
   const std::string hash = protocol::ConfigHash(config);
   registry
       .AddGauges({"skein_config_info",
                   "The effective configuration. Two processes with other hashes are configured "
                   "differently: compare `skein config`."},
-                 {{"dp", {groups}},
+                 {{"dp", {engines}},
+                  {"ep", {ranks}},
                   {"lanes", {lanes}},
                   {"speculation", {config.speculation.method}},
                   {"hash", {hash}}})
-      .At({groups, lanes, config.speculation.method, hash})
+      .At({engines, ranks, lanes, config.speculation.method, hash})
       .Set(1);
 }
 

@@ -430,11 +430,11 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
       migrations(registry.AddCounter({"skein_request_migrations_total",
                                       "Sequences that moved because their group was emptied for "
                                       "a drain or rollout."})),
-      epoch_changes(
-          registry.AddCounters({"skein_epoch_changes_total",
-                                "Epochs that ended, by cause. Rising: a worker dies or "
-                                "hangs, read its log."},
-                               {{"cause", {"peer_down", "step_failed", "registered_again"}}})),
+      epoch_changes(registry.AddCounters(
+          {"skein_epoch_changes_total",
+           "Epochs that ended, by cause. Rising: a worker dies or "
+           "hangs, read its log."},
+          {{"cause", {"peer_down", "step_failed", "step_aborted", "registered_again"}}})),
       workers(
           registry.AddGauges({"skein_workers", "Workers by state. None ready: nothing is served."},
                              {{"state", WorkerStates()}})),

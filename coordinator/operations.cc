@@ -1,9 +1,11 @@
 #include "coordinator/operations.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -198,10 +200,16 @@ void ClusterOperations::Act(Context& context, const RolloutAction& action) {
 
 void ClusterOperations::StartCheck(uint32_t group) {
   DropCheck();
-  check_ = std::make_shared<CheckSink>();
-  const protocol::CacheGeometry& geometry = parts_.scheduler.group(GroupId(group)).geometry();
-  SubmitRequest request = MakeCheck(++num_checks_, geometry.max_model_len, check_);
-  check_id_ = request.id;
+  for (uint32_t rank = 0; rank < parts_.scheduler.num_ranks(); ++rank) {
+    check_.push_back(
+        StartRankCheck(parts_.scheduler.EngineOf(GroupId(group), protocol::RankId(rank))));
+  }
+}
+
+ClusterOperations::RankCheck ClusterOperations::StartRankCheck(uint32_t engine) {
+  auto sink = std::make_shared<CheckSink>();
+  const protocol::CacheGeometry& geometry = parts_.scheduler.engine(engine).geometry();
+  SubmitRequest request = MakeCheck(++num_checks_, geometry.max_model_len, sink);
   scheduler::NewSequence sequence;
   sequence.id = SequenceOf(request.id);
   sequence.prompt = request.prompt_ids;
@@ -209,31 +217,54 @@ void ClusterOperations::StartCheck(uint32_t group) {
   sequence.stop = request.stop;
   sequence.speculation = request.speculation;
   sequence.priority = request.priority;
-  sequence.pinned = group;
+  sequence.pinned = engine;
   parts_.requests.Open(request, absl::UnixEpoch());
   const absl::Status added = parts_.scheduler.AddSequence(std::move(sequence));
-  if (!added.ok()) parts_.requests.Fail(check_id_, added);
+  if (!added.ok()) parts_.requests.Fail(request.id, added);
+  return {request.id, std::move(sink)};
 }
 
+// The answers of all ranks, one after the other, are the result.
 void ClusterOperations::TakeCheck() {
-  if (check_ == nullptr || !check_->ended()) return;
-  const std::shared_ptr<CheckSink> check = std::exchange(check_, nullptr);
-  if (!check->error().ok()) {
-    rollout_.OnCheckFailed(absl::StrCat("the check of group ", rollout_.status().group,
-                                        " failed: ", check->error().message()));
+  if (check_.empty() || !std::all_of(check_.begin(), check_.end(),
+                                     [](const RankCheck& check) { return check.sink->ended(); })) {
     return;
   }
-  rollout_.OnCheck(check->result());
+  CheckResult result;
+  for (const RankCheck& check : std::exchange(check_, {})) {
+    if (!check.sink->error().ok()) {
+      rollout_.OnCheckFailed(absl::StrCat("the check of group ", rollout_.status().group,
+                                          " failed: ", check.sink->error().message()));
+      return;
+    }
+    const CheckResult& of_rank = check.sink->result();
+    result.tokens.insert(result.tokens.end(), of_rank.tokens.begin(), of_rank.tokens.end());
+    result.logprob_bits.insert(result.logprob_bits.end(), of_rank.logprob_bits.begin(),
+                               of_rank.logprob_bits.end());
+  }
+  rollout_.OnCheck(std::move(result));
 }
 
 void ClusterOperations::DropCheck() {
-  if (std::exchange(check_, nullptr) == nullptr) return;
   const absl::Status dropped = absl::CancelledError("the check is not needed any more");
-  if (parts_.scheduler.CancelSequence(SequenceOf(check_id_))) {
-    parts_.requests.Fail(check_id_, dropped);
-  } else {
-    parts_.requests.Doom(check_id_, dropped);
+  for (const RankCheck& check : std::exchange(check_, {})) {
+    if (check.sink->ended()) continue;
+    if (parts_.scheduler.CancelSequence(SequenceOf(check.id))) {
+      parts_.requests.Fail(check.id, dropped);
+    } else {
+      parts_.requests.Doom(check.id, dropped);
+    }
   }
+}
+
+// "0.2.0", or "0.2.0, 0.1.0" while ranks differ.
+std::string ClusterOperations::BuildOf(const WorkerGroup& group) const {
+  std::vector<std::string> builds;
+  for (const GroupRank& rank : group.ranks) {
+    const std::string& build = parts_.workers.registration(rank.worker).build;
+    if (std::find(builds.begin(), builds.end(), build) == builds.end()) builds.push_back(build);
+  }
+  return absl::StrJoin(builds, ", ");
 }
 
 RolloutView ClusterOperations::View() const {
@@ -243,15 +274,17 @@ RolloutView ClusterOperations::View() const {
   for (uint32_t i = 0; i < drains_.size(); ++i) {
     GroupView& group = view.groups.emplace_back();
     group.ready = parts_.scheduler.has_epoch(GroupId(i));
-    group.running = parts_.scheduler.group(GroupId(i)).num_running();
+    group.running = parts_.scheduler.num_running(GroupId(i));
     group.moving = parts_.scheduler.num_moving_from(GroupId(i));
     const std::optional<WorkerGroup>& formed = parts_.workers.group(GroupId(i));
     if (!formed) continue;
-    const protocol::RegisterWorker& said =
-        parts_.workers.registration(formed->ranks.front().worker);
-    group.incarnation = said.incarnation.value();
-    group.build = said.build;
-    group.failed_before = said.predecessor_end == protocol::PredecessorEnd::kOwn;
+    group.build = BuildOf(*formed);
+    for (const GroupRank& rank : formed->ranks) {
+      const protocol::RegisterWorker& said = parts_.workers.registration(rank.worker);
+      group.incarnations.push_back(said.incarnation.value());
+      group.failed_before =
+          group.failed_before || said.predecessor_end == protocol::PredecessorEnd::kOwn;
+    }
   }
   return view;
 }
@@ -271,28 +304,35 @@ std::string_view ClusterOperations::StateOf(GroupId group, absl::Time now) const
     return !formed && parts_.workers.num_dead() > 0 ? "dead" : "starting";
   }
   if (!formed) return "starting";
-  if (StateOf(formed->ranks.front().worker, now) == "suspect") return "suspect";
+  const bool suspect =
+      std::any_of(formed->ranks.begin(), formed->ranks.end(),
+                  [&](const GroupRank& rank) { return StateOf(rank.worker, now) == "suspect"; });
+  if (suspect || formed->aborted) return "suspect";
   if (parts_.steps.Overdue(group, now)) return "hung";
-  return parts_.scheduler.group(group).cordoned() ? "draining" : "ready";
+  return parts_.scheduler.cordoned(group) ? "draining" : "ready";
 }
 
 GroupStatus ClusterOperations::GroupStatusOf(GroupId group, absl::Time now) const {
-  const scheduler::GroupScheduler& schedule = parts_.scheduler.group(group);
   GroupStatus status;
   status.group = group.value();
   status.state = StateOf(group, now);
-  status.running = schedule.num_running();
+  status.running = parts_.scheduler.num_running(group);
   status.moving = parts_.scheduler.num_moving_from(group);
   status.step_age = parts_.steps.Age(group, now);
-  status.cordoned = schedule.cordoned();
-  status.probation = schedule.probation() != nullptr;
-  if (const scheduler::BlockPool* blocks = schedule.block_pool(); blocks != nullptr) {
-    status.blocks = blocks->num_blocks();
-    status.blocks_used = blocks->num_blocks() - blocks->num_free();
+  status.cordoned = parts_.scheduler.cordoned(group);
+  status.probation = parts_.scheduler.probation(group);
+  for (uint32_t rank = 0; rank < parts_.scheduler.num_ranks(); ++rank) {
+    const uint32_t engine = parts_.scheduler.EngineOf(group, protocol::RankId(rank));
+    const scheduler::BlockPool* blocks = parts_.scheduler.engine(engine).block_pool();
+    if (blocks == nullptr) continue;
+    status.blocks += blocks->num_blocks();
+    status.blocks_used += blocks->num_blocks() - blocks->num_free();
   }
   if (const std::optional<WorkerGroup>& formed = parts_.workers.group(group)) {
     status.epoch = formed->epoch.value();
-    status.worker = formed->ranks.front().worker.node.value();
+    for (const GroupRank& rank : formed->ranks) {
+      status.workers.push_back(rank.worker.node.value());
+    }
   }
   return status;
 }

@@ -65,6 +65,12 @@ class ClusterOperations {
     absl::Time deadline;
   };
 
+  // The part of a check that one rank answers.
+  struct RankCheck {
+    protocol::RequestId id;
+    std::shared_ptr<CheckSink> sink;
+  };
+
   absl::Status Carry(protocol::Context& context, const OperatorCommand& command);
   absl::Status Drain(absl::Time now, std::optional<uint32_t> group);
   absl::Status Undrain(std::optional<uint32_t> group);
@@ -72,9 +78,11 @@ class ClusterOperations {
   void AdvanceRollout(protocol::Context& context);
   void Act(protocol::Context& context, const RolloutAction& action);
   void StartCheck(uint32_t group);
+  RankCheck StartRankCheck(uint32_t engine);
   void TakeCheck();
   void DropCheck();
   RolloutView View() const;
+  std::string BuildOf(const WorkerGroup& group) const;
   GroupStatus GroupStatusOf(protocol::GroupId group, absl::Time now) const;
   WorkerStatus WorkerStatusOf(protocol::ActorId worker, const KnownWorker& known,
                               absl::Time now) const;
@@ -86,8 +94,7 @@ class ClusterOperations {
   const ControlParts parts_;
   Rollout rollout_;
   std::vector<GroupDrain> drains_;  // by group
-  std::shared_ptr<CheckSink> check_;
-  protocol::RequestId check_id_;
+  std::vector<RankCheck> check_;    // that runs, by rank
   uint64_t num_checks_ = 0;
 };
 

@@ -105,9 +105,9 @@ void RequestTable::DeliverEnd(const SequenceDelta& delta) {
   Finish(id, std::move(last));
 }
 
-void RequestTable::Measure(Request& request, protocol::GroupId group, const SequenceDelta& delta,
+void RequestTable::Measure(Request& request, uint32_t number, const SequenceDelta& delta,
                            absl::Time now) {
-  GroupMetrics& engine = metrics_.engines[group.value()];
+  GroupMetrics& engine = metrics_.engines[number];
   const double waited = absl::ToDoubleSeconds(now - request.last_token);
   const auto count = static_cast<double>(delta.num_tokens);
   if (request.generated == 0) {
@@ -133,7 +133,7 @@ void RequestTable::Measure(Request& request, protocol::GroupId group, const Sequ
   engine.request_generation_tokens.Observe(static_cast<double>(request.generated));
 }
 
-void RequestTable::Deliver(protocol::GroupId group, const SequenceDelta& delta,
+void RequestTable::Deliver(uint32_t engine, const SequenceDelta& delta,
                            std::span<scheduler::CommittedToken> tokens,
                            std::span<protocol::TokenScore> scores, absl::Time now) {
   const RequestId id = RequestOf(delta.sequence);
@@ -149,7 +149,7 @@ void RequestTable::Deliver(protocol::GroupId group, const SequenceDelta& delta,
   }
   out.prompt_scores.assign(std::make_move_iterator(scores.begin()),
                            std::make_move_iterator(scores.end()));
-  if (!IsCheck(id) && delta.num_tokens > 0) Measure(found->second, group, delta, now);
+  if (!IsCheck(id) && delta.num_tokens > 0) Measure(found->second, engine, delta, now);
   if (!delta.ended) {
     found->second.sink->Deliver(std::move(out));
     return;
@@ -160,11 +160,11 @@ void RequestTable::Deliver(protocol::GroupId group, const SequenceDelta& delta,
   Finish(id, std::move(out));
 }
 
-void RequestTable::Begin(RequestId id, protocol::GroupId group, absl::Time now) {
+void RequestTable::Begin(RequestId id, uint32_t number, absl::Time now) {
   auto found = requests_.find(id);
   if (found == requests_.end() || !found->second.waiting) return;
   Request& request = found->second;
-  GroupMetrics& engine = metrics_.engines[group.value()];
+  GroupMetrics& engine = metrics_.engines[number];
   const auto prompt_tokens = static_cast<double>(request.prompt_tokens);
   request.began = now;
   engine.queue_time.Observe(absl::ToDoubleSeconds(now - request.arrived));

@@ -48,13 +48,13 @@ class RequestTable {
   void Fail(protocol::RequestId id, const absl::Status& error);
   // The last delta of a request that no token ended.
   void DeliverEnd(const scheduler::SequenceDelta& delta);
-  // What a step of `group` did to a request, with the tokens it added and the prompt tokens that it
-  // scored.
-  void Deliver(protocol::GroupId group, const scheduler::SequenceDelta& delta,
+  // What a step of `engine` did to a request, with the tokens it added and the prompt tokens that
+  // it scored.
+  void Deliver(uint32_t engine, const scheduler::SequenceDelta& delta,
                std::span<scheduler::CommittedToken> tokens, std::span<protocol::TokenScore> scores,
                absl::Time now);
   // Its first step was planned.
-  void Begin(protocol::RequestId id, protocol::GroupId group, absl::Time now);
+  void Begin(protocol::RequestId id, uint32_t number, absl::Time now);
   void Prefetch(protocol::RequestId id) { requests_.prefetch(id); }
 
   // In the order of their ids: the map has none.
@@ -82,7 +82,7 @@ class RequestTable {
   void Finish(protocol::RequestId id, TokenDelta delta);
   void StopWaiting(Request& request);
   void Condemn(const Request& request);
-  void Measure(Request& request, protocol::GroupId group, const scheduler::SequenceDelta& delta,
+  void Measure(Request& request, uint32_t number, const scheduler::SequenceDelta& delta,
                absl::Time now);
 
   FrontDoorQueue& door_;

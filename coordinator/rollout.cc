@@ -1,5 +1,6 @@
 #include "coordinator/rollout.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -161,7 +162,8 @@ void Rollout::Wait(absl::Time now, const RolloutView& view, Actions& actions) {
   if (left_out && !group.ready) {  // there is nothing to drain or to stop
     baseline_ = left_out_baseline_;
     old_build_ = group.build;
-    old_incarnation_ = group.incarnation;
+    old_ = group.incarnations;
+    failed_.clear();
     status_.phase = RolloutPhase::kStarting;
     deadline_ = now + limits_.start_timeout;
     return;
@@ -198,16 +200,26 @@ void Rollout::Measure(absl::Time now, const GroupView& group, Actions& actions) 
 }
 
 void Rollout::StopOld(absl::Time now, const GroupView& group, Actions& actions) {
-  old_incarnation_ = group.incarnation;
+  old_ = group.incarnations;
+  failed_.clear();
   old_build_ = group.build;
   status_.phase = RolloutPhase::kStarting;
   deadline_ = now + limits_.start_timeout;
   actions.push_back({RolloutStep::kShutdown, status_.group});
 }
 
+// All its workers are later processes than those that were told to end, and not those that failed.
+bool Rollout::Replaced(const GroupView& group) const {
+  if (!group.ready || group.incarnations.empty() || group.incarnations == failed_) return false;
+  for (size_t rank = 0; rank < std::min(old_.size(), group.incarnations.size()); ++rank) {
+    if (group.incarnations[rank] <= old_[rank]) return false;
+  }
+  return true;
+}
+
 void Rollout::AwaitStart(absl::Time now, const GroupView& group, Actions& actions) {
-  if (group.ready && group.incarnation > old_incarnation_) {
-    new_incarnation_ = group.incarnation;
+  if (Replaced(group)) {
+    new_ = group.incarnations;
     const bool expected = status_.build.empty() || group.build == status_.build;
     // Its supervisor went back by itself, because the new program did not start.
     const bool came_back = group.build == old_build_ && (group.failed_before || !expected);
@@ -227,8 +239,8 @@ void Rollout::AwaitStart(absl::Time now, const GroupView& group, Actions& action
 }
 
 void Rollout::Check(absl::Time now, const GroupView& group, Actions& actions) {
-  if (group.incarnation != new_incarnation_) {
-    old_incarnation_ = new_incarnation_;
+  if (group.incarnations != new_) {
+    failed_ = new_;
     return FailStart(now, absl::StrCat("the new worker of group ", status_.group,
                                        " died before its check ended"));
   }
@@ -264,16 +276,17 @@ void Rollout::Return(absl::Time now, const GroupView& group, Actions& actions) {
   if (!refused_ && group.ready && group.running == 0) {
     refused_ = true;
     if (came_back) {  // by its supervisor's own decision
-      new_incarnation_ = group.incarnation;
+      new_ = group.incarnations;
       return StartCheck(RolloutPhase::kComparing, actions);
     }
-    old_incarnation_ = group.incarnation;
+    old_ = group.incarnations;
+    failed_.clear();
     deadline_ = now + limits_.start_timeout;
     actions.push_back({RolloutStep::kRefuse, status_.group});
     return;
   }
-  if (refused_ && group.ready && group.incarnation > old_incarnation_) {
-    new_incarnation_ = group.incarnation;
+  if (refused_ && Replaced(group)) {
+    new_ = group.incarnations;
     return StartCheck(RolloutPhase::kComparing, actions);
   }
   if (now < deadline_) return;
@@ -282,7 +295,7 @@ void Rollout::Return(absl::Time now, const GroupView& group, Actions& actions) {
 }
 
 void Rollout::Compare(const GroupView& group, Actions& actions) {
-  if (group.incarnation != new_incarnation_) {
+  if (group.incarnations != new_) {
     return LeaveOut(status_.reason + "; the worker that came back died before its check ended");
   }
   if (!check_failure_.empty()) return LeaveOut(status_.reason + "; " + check_failure_);

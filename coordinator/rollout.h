@@ -40,10 +40,10 @@ std::string_view NameOf(RolloutPhase phase);
 
 // What Advance sees of a group.
 struct GroupView {
-  bool ready = false;        // an epoch runs
-  uint64_t incarnation = 0;  // newest that registered of its worker
-  std::string build;         // of it
-  // The process before it ended by itself: a start failed, and perhaps its supervisor went back.
+  bool ready = false;                  // an epoch runs
+  std::vector<uint64_t> incarnations;  // newest that registered of the worker of each rank
+  std::string build;                   // of them; all that there are, when they differ
+  // A process before them ended by itself: a start failed, and perhaps its supervisor went back.
   bool failed_before = false;
   uint32_t running = 0;  // sequences, checks not among them
   uint32_t moving = 0;   // that it was emptied of and no other group computed so far
@@ -118,6 +118,7 @@ class Rollout {
   void GoBack(absl::Time now, std::string reason);
   void Return(absl::Time now, const GroupView& group, Actions& actions);
   void Compare(const GroupView& group, Actions& actions);
+  bool Replaced(const GroupView& group) const;
   void StartCheck(RolloutPhase phase, Actions& actions);
   void FailStart(absl::Time now, std::string reason);
   void Halt(std::string reason);
@@ -130,8 +131,9 @@ class Rollout {
   bool evicted_ = false;
   bool refused_ = false;          // while it goes back: the new worker was told
   absl::Time deadline_;           // of the phase
-  uint64_t old_incarnation_ = 0;  // that was told to end, or whose start failed
-  uint64_t new_incarnation_ = 0;  // that is checked or soaks
+  std::vector<uint64_t> old_;     // incarnations by rank that were told to end
+  std::vector<uint64_t> failed_;  // whose start failed
+  std::vector<uint64_t> new_;     // that are checked or soak
   uint64_t ended_before_ = 0;
   uint64_t failed_before_ = 0;
   std::optional<CheckResult> checked_;

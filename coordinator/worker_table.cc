@@ -6,24 +6,29 @@
 #include "protocol/base/status_macros.h"
 
 namespace skein::coordinator {
-namespace {
-
-const GroupRank* RankOf(const WorkerGroup& group, protocol::ActorId worker) {
-  const auto found =
-      std::find_if(group.ranks.begin(), group.ranks.end(),
-                   [worker](const GroupRank& rank) { return rank.worker == worker; });
-  return found == group.ranks.end() ? nullptr : &*found;
-}
-
-// The group that the worker serves when it is there.
-uint32_t HomeOf(protocol::ActorId worker, uint32_t num_groups) {
-  return (std::max(worker.node.value(), 1U) - 1) % num_groups;
-}
-
-}  // namespace
 
 bool WorkerGroup::formed() const {
   return std::all_of(ranks.begin(), ranks.end(), [](const GroupRank& rank) { return rank.formed; });
+}
+
+const GroupRank* WorkerGroup::RankOf(protocol::ActorId worker) const {
+  const auto found = std::find_if(ranks.begin(), ranks.end(), [worker](const GroupRank& rank) {
+    return rank.worker == worker;
+  });
+  return found == ranks.end() ? nullptr : &*found;
+}
+
+// The place that the worker has when it is there: of rank r in group g it is g * num_ranks_ + r.
+uint32_t WorkerTable::HomeOf(protocol::ActorId worker) const {
+  return (std::max(worker.node.value(), 1U) - 1) % (num_groups() * num_ranks_);
+}
+
+// Its own place does not need the worker: the group there has its ranks, or the place is another
+// worker's, who is here and waits for the rest of the group.
+bool WorkerTable::MayLeave(protocol::ActorId worker) const {
+  const uint32_t home = HomeOf(worker);
+  const protocol::ActorId owner{protocol::NodeId(home + 1), 0};
+  return groups_[home / num_ranks_].has_value() || (owner != worker && workers_.contains(owner));
 }
 
 absl::Status WorkerTable::CheckProtocol(protocol::ActorId worker,
@@ -51,6 +56,13 @@ absl::Status WorkerTable::CheckIdentity(protocol::ActorId worker,
     return absl::FailedPreconditionError(absl::StrCat("worker ", node, " has the weights ",
                                                       said.model, ", this cluster serves ", model_,
                                                       "; stop the cluster to change its model"));
+  }
+  if (const uint32_t rank = HomeOf(worker) % num_ranks_;
+      said.rank.value() != rank || said.num_ranks != num_ranks_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", node, " has the shard of rank ", said.rank.value(), " of ",
+                     said.num_ranks, ", its place is rank ", rank, " of ", num_ranks_,
+                     "; give both the same scheduler.expert_parallel_size"));
   }
   const protocol::CacheGeometry& geometry = said.geometry;
   if (geometry.block_tokens == 0 || geometry.num_blocks == 0 || geometry.num_slots == 0 ||
@@ -109,7 +121,7 @@ size_t WorkerTable::num_dead() const {
 
 const WorkerGroup* WorkerTable::Find(protocol::ActorId worker) const {
   for (const std::optional<WorkerGroup>& group : groups_) {
-    if (group && RankOf(*group, worker) != nullptr) return &*group;
+    if (group && group->RankOf(worker) != nullptr) return &*group;
   }
   return nullptr;
 }
@@ -130,40 +142,66 @@ size_t WorkerTable::num_spares() const {
 }
 
 void WorkerTable::Reserve(protocol::GroupId group) {
-  if (const auto& formed = groups_[group.value()]) {
-    reserved_[group.value()] = formed->ranks.front().worker;
+  const std::optional<WorkerGroup>& formed = groups_[group.value()];
+  if (!formed) return;
+  for (const GroupRank& rank : formed->ranks) {
+    reserved_[group.value() * num_ranks_ + rank.rank.value()] = rank.worker;
   }
 }
 
-bool WorkerTable::MayServe(protocol::ActorId worker, uint32_t group) const {
-  const auto found = reserved_.find(group);
+void WorkerTable::Release(protocol::GroupId group) {
+  for (uint32_t rank = 0; rank < num_ranks_; ++rank) {
+    reserved_.erase(group.value() * num_ranks_ + rank);
+  }
+}
+
+void WorkerTable::NoteAborted(protocol::GroupId group, absl::Time now) {
+  std::optional<WorkerGroup>& formed = groups_[group.value()];
+  if (formed && !formed->aborted) formed->aborted = now;
+}
+
+bool WorkerTable::MayServe(protocol::ActorId worker, uint32_t place) const {
+  const auto found = reserved_.find(place);
   if (found != reserved_.end()) return found->second == worker;
   return std::none_of(reserved_.begin(), reserved_.end(),
                       [worker](const auto& entry) { return entry.second == worker; });
 }
 
-std::optional<protocol::ActorId> WorkerTable::FreeWorker(uint32_t group) const {
+std::optional<protocol::ActorId> WorkerTable::FreeWorker(uint32_t place) const {
   std::optional<protocol::ActorId> spare;
   for (const auto& [worker, known] : workers_) {
-    if (Find(worker) != nullptr || !MayServe(worker, group)) continue;
-    if (reserved_.contains(group)) return worker;
-    const uint32_t home = HomeOf(worker, num_groups());
-    if (home == group) return worker;
-    // It waits for its own group before it serves another.
-    if (!spare && groups_[home].has_value()) spare = worker;
+    const uint32_t home = HomeOf(worker);
+    // It holds the shard of its rank alone.
+    if (home % num_ranks_ != place % num_ranks_) continue;
+    if (Find(worker) != nullptr || !MayServe(worker, place)) continue;
+    if (reserved_.contains(place)) return worker;
+    if (home == place) return worker;
+    // It waits for its own place before it takes another.
+    if (!spare && MayLeave(worker)) spare = worker;
   }
   return spare;
 }
 
-const WorkerGroup* WorkerTable::Form() {
+// A worker for each rank of the group; fewer when they are not there.
+std::vector<GroupRank> WorkerTable::FreeRanks(uint32_t group) const {
+  std::vector<GroupRank> ranks;
+  for (uint32_t rank = 0; rank < num_ranks_; ++rank) {
+    const std::optional<protocol::ActorId> worker = FreeWorker(group * num_ranks_ + rank);
+    if (!worker) break;
+    ranks.push_back({*worker, protocol::RankId(rank), false});
+  }
+  return ranks;
+}
+
+const WorkerGroup* WorkerTable::Form(absl::Time now) {
   for (uint32_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i]) continue;
-    const std::optional<protocol::ActorId> worker = FreeWorker(i);
-    if (!worker) continue;
+    if (groups_[i] || now < not_before_[i]) continue;
+    std::vector<GroupRank> ranks = FreeRanks(i);
+    if (ranks.size() < num_ranks_) continue;
     // The term is part of the epoch, so it never repeats after a restart of the coordinator.
     const uint64_t epoch = (term_.value() << 32) | ++last_epoch_;
-    groups_[i] = WorkerGroup{
-        protocol::GroupId(i), protocol::Epoch(epoch), {{*worker, protocol::RankId(0), false}}};
+    groups_[i] = WorkerGroup{protocol::GroupId(i), protocol::Epoch(epoch), std::move(ranks), now,
+                             std::nullopt};
     return &*groups_[i];
   }
   return nullptr;

@@ -1,46 +1,76 @@
 #include "scheduler/cluster_scheduler.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
+#include "scheduler/group_step.h"
 
 namespace skein::scheduler {
 
-ClusterScheduler::ClusterScheduler(const SchedulerLimits& limits, uint32_t num_groups)
+ClusterScheduler::ClusterScheduler(const SchedulerLimits& limits, uint32_t num_groups,
+                                   uint32_t num_ranks)
     : limits_(limits),
+      num_ranks_(num_ranks),
       admission_(limits.admission),
-      loads_(num_groups),
-      rooms_(num_groups),
-      assigned_(num_groups) {
-  SKEIN_CHECK(num_groups > 0) << "a cluster needs a group";
-  for (uint32_t i = 0; i < num_groups; ++i) {
-    groups_.push_back(std::make_unique<GroupScheduler>(limits, i, admission_));
+      turns_(size_t{num_groups} * limits.lanes),
+      loads_(size_t{num_groups} * num_ranks),
+      rooms_(loads_.size()),
+      assigned_(loads_.size()) {
+  SKEIN_CHECK(num_groups > 0 && num_ranks > 0) << "a cluster needs a group, and that a rank";
+  for (uint32_t i = 0; i < loads_.size(); ++i) {
+    engines_.push_back(std::make_unique<GroupScheduler>(limits, i, admission_));
   }
+}
+
+void ClusterScheduler::Cordon(protocol::GroupId group) {
+  for (const auto& rank : RanksOf(group)) rank->Cordon();
+}
+
+void ClusterScheduler::Evict(protocol::GroupId group) {
+  for (const auto& rank : RanksOf(group)) rank->Evict();
+}
+
+void ClusterScheduler::Uncordon(protocol::GroupId group) {
+  for (const auto& rank : RanksOf(group)) rank->Uncordon();
+}
+
+bool ClusterScheduler::probation(protocol::GroupId group) const {
+  const Ranks ranks = RanksOf(group);
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [](const auto& rank) { return rank->probation() != nullptr; });
 }
 
 uint32_t ClusterScheduler::num_running() const {
   uint32_t count = 0;
-  for (const auto& group : groups_) count += group->num_running();
+  for (const auto& engine : engines_) count += engine->num_running();
+  return count;
+}
+
+uint32_t ClusterScheduler::num_running(protocol::GroupId group) const {
+  uint32_t count = 0;
+  for (const auto& rank : RanksOf(group)) count += rank->num_running();
   return count;
 }
 
 uint32_t ClusterScheduler::num_moving_from(protocol::GroupId group) const {
   uint32_t count = 0;
   for (const auto& [id, sequence] : sequences_) {
-    count += sequence->moving_from == group.value() ? 1 : 0;
+    if (!sequence->moving_from) continue;
+    count += *sequence->moving_from / num_ranks_ == group.value() ? 1 : 0;
   }
   return count;
 }
 
-// OK if some group with an epoch can run the sequence, or none has one; else why the first cannot.
+// OK if some engine with an epoch can run the sequence, or none has one; else why the first cannot.
 absl::Status ClusterScheduler::CheckFits(const Sequence& sequence) const {
   absl::Status first;
-  for (const auto& group : groups_) {
-    if (!group->has_epoch()) continue;
-    absl::Status fits = group->CheckFits(sequence);
+  for (const auto& engine : engines_) {
+    if (!engine->has_epoch()) continue;
+    absl::Status fits = engine->CheckFits(sequence);
     if (fits.ok()) return fits;
     if (first.ok()) first = std::move(fits);
   }
@@ -90,7 +120,7 @@ bool ClusterScheduler::CancelSequence(protocol::SequenceId id) {
   if (sequence.state == SequenceState::kQueued) {
     admission_.Remove(&sequence);
   } else {
-    groups_[sequence.group]->End(sequence);
+    engines_[sequence.engine]->End(sequence);
   }
   admission_.Leave(&sequence);
   sequences_.erase(found);
@@ -107,11 +137,14 @@ void ClusterScheduler::Forget(const std::vector<SequenceDelta>& gone) {
   }
 }
 
-std::vector<SequenceDelta> ClusterScheduler::StartEpoch(protocol::GroupId group,
-                                                        protocol::RankId rank,
-                                                        protocol::Epoch epoch,
-                                                        const protocol::CacheGeometry& geometry) {
-  groups_[group.value()]->StartEpoch(group, rank, epoch, geometry);
+std::vector<SequenceDelta> ClusterScheduler::StartEpoch(
+    protocol::GroupId group, protocol::Epoch epoch,
+    std::span<const protocol::CacheGeometry> geometry) {
+  const Ranks ranks = RanksOf(group);
+  SKEIN_CHECK(geometry.size() == ranks.size()) << "each rank has a geometry";
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank]->StartEpoch(group, protocol::RankId(rank), epoch, geometry[rank]);
+  }
   // A worker with a smaller cache may have taken over.
   std::vector<SequenceDelta> gone;
   for (const auto& [id, sequence] : sequences_) {
@@ -133,7 +166,11 @@ std::vector<SequenceDelta> ClusterScheduler::StartEpoch(protocol::GroupId group,
 std::vector<SequenceDelta> ClusterScheduler::AbortInflight(protocol::GroupId group,
                                                            AbortCause cause, uint32_t node,
                                                            uint32_t failed) {
-  std::vector<SequenceDelta> gone = groups_[group.value()]->AbortInflight(cause, node, failed);
+  std::vector<SequenceDelta> gone;
+  for (const auto& rank : RanksOf(group)) {
+    std::vector<SequenceDelta> ended = rank->AbortInflight(cause, node, failed);
+    std::move(ended.begin(), ended.end(), std::back_inserter(gone));
+  }
   Forget(gone);
   return gone;
 }
@@ -145,7 +182,7 @@ std::vector<SequenceDelta> ClusterScheduler::SettleDeath(uint32_t node, bool own
     if (!sequence->suspicion.marked()) continue;
     sequence->suspicion.Settle(node, own);
     if (!sequence->suspicion.on_probation() && sequence->state == SequenceState::kRunning) {
-      groups_[sequence->group]->Pardon(*sequence);
+      engines_[sequence->engine]->Pardon(*sequence);
     }
     if (!sequence->suspicion.condemned() || sequence->state != SequenceState::kQueued) continue;
     SequenceDelta delta;
@@ -163,61 +200,67 @@ std::vector<SequenceDelta> ClusterScheduler::SettleDeath(uint32_t node, bool own
   return gone;
 }
 
-void ClusterScheduler::MeasureGroups() {
+void ClusterScheduler::MeasureEngines() {
   probation_free_ = true;
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    const GroupScheduler& group = *groups_[i];
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    const GroupScheduler& engine = *engines_[i];
     assigned_[i].clear();
-    rooms_[i] = group.FindRoom();
-    const protocol::CacheGeometry& geometry = group.geometry();
-    loads_[i].outstanding_tokens = group.outstanding_tokens();
+    rooms_[i] = engine.FindRoom();
+    const protocol::CacheGeometry& geometry = engine.geometry();
+    loads_[i].outstanding_tokens = engine.outstanding_tokens();
     loads_[i].capacity_tokens = uint64_t{geometry.num_blocks} * geometry.block_tokens;
-    probation_free_ = probation_free_ && group.probation() == nullptr;
+    probation_free_ = probation_free_ && engine.probation() == nullptr;
   }
 }
 
-// The group where the sequence is on probation: the lowest that takes newcomers and can ever run
+// The engine where the sequence is on probation: the lowest that takes newcomers and can ever run
 // it.
-const GroupScheduler* ClusterScheduler::ProbationGroup(const Sequence& sequence) const {
-  for (const auto& group : groups_) {
-    if (group->has_epoch() && !group->cordoned() && group->CheckFits(sequence).ok()) {
-      return group.get();
+const GroupScheduler* ClusterScheduler::ProbationEngine(const Sequence& sequence) const {
+  for (const auto& engine : engines_) {
+    if (engine->has_epoch() && !engine->cordoned() && engine->CheckFits(sequence).ok()) {
+      return engine.get();
     }
   }
   return nullptr;
 }
 
-bool ClusterScheduler::MayRun(const Sequence& sequence, const GroupScheduler& group) const {
+bool ClusterScheduler::MayRun(const Sequence& sequence, const GroupScheduler& engine) const {
   const bool probation = sequence.suspicion.on_probation();
   if (probation && !probation_free_) return false;
-  if (sequence.pinned) return *sequence.pinned == group.index();
-  if (probation) return ProbationGroup(sequence) == &group;
-  return !group.cordoned();
+  if (sequence.pinned) return *sequence.pinned == engine.index();
+  if (probation) return ProbationEngine(sequence) == &engine;
+  return !engine.cordoned();
 }
 
-// The group that could start the sequence now and has the least to do.
+// Sequences with marks in the group of the engine, which one death would end together.
+uint32_t ClusterScheduler::NumMarked(uint32_t engine) const {
+  uint32_t count = 0;
+  for (const auto& rank : RanksOf(protocol::GroupId(engine / num_ranks_))) {
+    count += rank->num_marked();
+    for (const Sequence* other : NewcomersOf(*rank)) count += other->suspicion.marked() ? 1 : 0;
+  }
+  return count;
+}
+
+// The engine that could start the sequence now and has the least to do.
 std::optional<uint32_t> ClusterScheduler::PlaceOf(const Sequence& sequence) {
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    GroupScheduler& group = *groups_[i];
+  for (uint32_t i = 0; i < engines_.size(); ++i) {
+    GroupScheduler& engine = *engines_[i];
     const uint32_t blocks = rooms_[i].blocks;
     loads_[i].can_take =
-        MayRun(sequence, group) && rooms_[i].sequences > 0 && group.CheckFits(sequence).ok() &&
-        (group.FirstBlocks(sequence) <= blocks || group.FirstBlocksFound(sequence) <= blocks);
-    loads_[i].marked = 0;
-    if (!sequence.suspicion.marked()) continue;
-    loads_[i].marked = group.num_marked();
-    for (const Sequence* other : assigned_[i])
-      loads_[i].marked += other->suspicion.marked() ? 1 : 0;
+        MayRun(sequence, engine) && rooms_[i].sequences > 0 && engine.CheckFits(sequence).ok() &&
+        (engine.FirstBlocks(sequence) <= blocks || engine.FirstBlocksFound(sequence) <= blocks);
+    loads_[i].marked = sequence.suspicion.marked() ? NumMarked(i) : 0;
   }
-  return ChooseGroup(loads_);
+  return ChooseEngine(loads_);
 }
 
-// Gives queued sequences, in order of service, to the groups that could start them now. The first
-// that none can start ends it: nothing overtakes it, but for one that waits for its own group, for
+// Gives queued sequences, in order of service, to the engines that could start them now. The first
+// that none can start ends it: nothing overtakes it, but for one that waits for its own engine, for
 // its turn on probation or for a verdict. Assignments hold for one plan only; who does not start in
 // it is as free as before.
 void ClusterScheduler::Assign() {
-  MeasureGroups();
+  MeasureEngines();
   admission_.BeginWalk();
   while (Sequence* sequence = admission_.Next()) {
     if (sequence->suspicion.held()) continue;
@@ -233,20 +276,65 @@ void ClusterScheduler::Assign() {
     if (probation) probation_free_ = false;
     --rooms_[*chosen].sequences;
     rooms_[*chosen].blocks -=
-        std::min(rooms_[*chosen].blocks, groups_[*chosen]->FirstBlocks(*sequence));
+        std::min(rooms_[*chosen].blocks, engines_[*chosen]->FirstBlocks(*sequence));
     loads_[*chosen].outstanding_tokens += OutstandingTokens(*sequence);
   }
 }
 
-std::optional<protocol::StepPlan> ClusterScheduler::PlanStep(protocol::GroupId group,
-                                                             uint32_t lane) {
+// Fills the plans of a step by rank, those without sequences aside; false when there are none. A
+// suspect has the step of its group to itself. So that it gets one, the ranks take turns at being
+// the first, who finds no company. On probation nothing else of the group is in flight at all.
+bool ClusterScheduler::PlanRanks(Ranks ranks, uint32_t lane, uint32_t turn,
+                                 std::vector<protocol::StepPlan>& plans) const {
+  const auto alone = std::find_if(ranks.begin(), ranks.end(), [this](const auto& rank) {
+    return rank->WantsProbation(NewcomersOf(*rank));
+  });
+  if (alone != ranks.end()) {
+    if (std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank->in_flight(); }))
+      return false;
+    std::optional<protocol::StepPlan> plan = (*alone)->PlanStep(lane, NewcomersOf(**alone));
+    if (plan) plans[alone - ranks.begin()] = *std::move(plan);
+    return plan.has_value();
+  }
+  bool company = false;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const size_t at = (turn + i) % ranks.size();
+    GroupScheduler& rank = *ranks[at];
+    std::optional<protocol::StepPlan> plan = rank.PlanStep(lane, NewcomersOf(rank), company);
+    if (!plan) continue;
+    plans[at] = *std::move(plan);
+    company = true;
+    if (rank.in_flight(lane).parts.front().sequence->alone()) break;
+  }
+  return company;
+}
+
+std::vector<protocol::StepPlan> ClusterScheduler::PlanStep(protocol::GroupId group, uint32_t lane) {
+  const Ranks ranks = RanksOf(group);
+  std::vector<protocol::StepPlan> plans;
+  if (std::any_of(ranks.begin(), ranks.end(),
+                  [lane](const auto& rank) { return rank->in_flight(lane).open; })) {
+    return plans;
+  }
   Assign();
-  return groups_[group.value()]->PlanStep(lane, assigned_[group.value()]);
+  plans.resize(ranks.size());
+  uint32_t& turn = turns_[group.value() * limits_.lanes + lane];
+  if (!PlanRanks(ranks, lane, turn, plans)) return {};
+  ++turn;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (plans[i].sequences.empty()) plans[i] = ranks[i]->PlanIdle(lane);
+  }
+  SealStep(plans);
+  return plans;
 }
 
 absl::Status ClusterScheduler::CommitStep(protocol::GroupId group,
                                           const protocol::StepResult& result, StepCommit& commit) {
-  SKEIN_RETURN_IF_ERROR(groups_[group.value()]->CommitStep(result, commit));
+  if (result.rank.value() >= num_ranks_) {
+    return absl::InvalidArgumentError(absl::StrCat("result of rank ", result.rank.value(),
+                                                   " of a group of ", num_ranks_, " ranks"));
+  }
+  SKEIN_RETURN_IF_ERROR(engines_[EngineOf(group, result.rank)]->CommitStep(result, commit));
   Forget(commit.deltas);
   return absl::OkStatus();
 }

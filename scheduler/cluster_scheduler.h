@@ -1,12 +1,14 @@
 // All worker groups of a coordinator: one waiting line, from which each sequence goes to the least
-// loaded group that can start it, and the transactions of each group. A pure function with state,
-// as GroupScheduler is. One caller, the control loop. Owns every Sequence.
+// loaded engine that can start it, and the transactions of each group. An engine is a rank of a
+// group; those of a group take every step together. A pure function with state, as GroupScheduler
+// is. One caller, the control loop. Owns every Sequence.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,8 +22,9 @@ namespace skein::scheduler {
 
 class ClusterScheduler {
  public:
-  // Groups are 0 to `num_groups` - 1; a method that takes a GroupId takes one of these.
-  ClusterScheduler(const SchedulerLimits& limits, uint32_t num_groups);
+  // Groups are 0 to `num_groups` - 1; a method that takes a GroupId takes one of these. Rank r of
+  // group g is engine g * `num_ranks` + r.
+  ClusterScheduler(const SchedulerLimits& limits, uint32_t num_groups, uint32_t num_ranks = 1);
 
   // Queues a generation. ResourceExhausted: a bound of the queue. InvalidArgument: no group whose
   // epoch runs could ever run it. AlreadyExists: the id is in use.
@@ -30,11 +33,10 @@ class ClusterScheduler {
   // reports it) or the id is unknown.
   bool CancelSequence(protocol::SequenceId id);
 
-  // A group is ready: steps of it may be planned. Queued sequences that no group with an epoch can
-  // ever run are gone and reported with ResourceExhausted.
-  std::vector<SequenceDelta> StartEpoch(protocol::GroupId group, protocol::RankId rank,
-                                        protocol::Epoch epoch,
-                                        const protocol::CacheGeometry& geometry);
+  // A group is ready: steps of it may be planned. `geometry`: of each rank. Queued sequences that
+  // no group with an epoch can ever run are gone and reported with ResourceExhausted.
+  std::vector<SequenceDelta> StartEpoch(protocol::GroupId group, protocol::Epoch epoch,
+                                        std::span<const protocol::CacheGeometry> geometry);
   // The epoch of a group is over: its running sequences return to the queue with their tokens and
   // go to whichever group has room next; cancelled ones and those whose steps failed too often are
   // gone and reported. `node`: the worker whose loss ended it; `failed`: the lane whose step did.
@@ -45,29 +47,40 @@ class ClusterScheduler {
   std::vector<SequenceDelta> SettleDeath(uint32_t node, bool own);
 
   // No sequence starts in the group from now on, but pinned ones; see GroupScheduler.
-  void Cordon(protocol::GroupId group) { groups_[group.value()]->Cordon(); }
+  void Cordon(protocol::GroupId group);
   // What runs there returns to the queue, where others take it.
-  void Evict(protocol::GroupId group) { groups_[group.value()]->Evict(); }
-  void Uncordon(protocol::GroupId group) { groups_[group.value()]->Uncordon(); }
+  void Evict(protocol::GroupId group);
+  void Uncordon(protocol::GroupId group);
 
-  // The next step of a lane of a group, or nothing when the lane has one in flight, the group has
-  // no epoch, or nothing can run there.
-  std::optional<protocol::StepPlan> PlanStep(protocol::GroupId group, uint32_t lane);
-  // Applies the result of the lane's step. InvalidArgument if it does not answer the plan in
-  // flight; nothing has changed then. Overwrites `commit`, whose memory the caller keeps from step
-  // to step.
+  // The next step of a lane of a group, a plan for each rank in turn, of which at least one has
+  // sequences; or nothing when a rank has the lane's last step in flight, the group has no epoch,
+  // or nothing can run there.
+  std::vector<protocol::StepPlan> PlanStep(protocol::GroupId group, uint32_t lane);
+  // Applies one rank's result of the lane's step. What it says is true whatever becomes of the
+  // other ranks, so it does not wait for them; the lane does. InvalidArgument if it does not answer
+  // the plan in flight; nothing has changed then. Overwrites `commit`, whose memory the caller
+  // keeps from step to step.
   absl::Status CommitStep(protocol::GroupId group, const protocol::StepResult& result,
                           StepCommit& commit);
 
-  bool has_epoch(protocol::GroupId group) const { return groups_[group.value()]->has_epoch(); }
-  uint32_t num_groups() const { return static_cast<uint32_t>(groups_.size()); }
+  bool has_epoch(protocol::GroupId group) const { return RanksOf(group).front()->has_epoch(); }
+  bool cordoned(protocol::GroupId group) const { return RanksOf(group).front()->cordoned(); }
+  // A sequence on probation runs in the group.
+  bool probation(protocol::GroupId group) const;
+  uint32_t num_groups() const { return num_engines() / num_ranks_; }
+  uint32_t num_ranks() const { return num_ranks_; }  // of each group
+  uint32_t num_engines() const { return static_cast<uint32_t>(engines_.size()); }
+  uint32_t EngineOf(protocol::GroupId group, protocol::RankId rank) const {
+    return group.value() * num_ranks_ + rank.value();
+  }
   uint32_t num_running() const;
+  uint32_t num_running(protocol::GroupId group) const;
   // Sequences that the group was emptied of and that no other one has computed again so far.
   uint32_t num_moving_from(protocol::GroupId group) const;
   uint32_t num_queued() const { return admission_.num_queued(); }
   bool empty() const { return sequences_.empty(); }
   const SchedulerLimits& limits() const { return limits_; }
-  const GroupScheduler& group(protocol::GroupId group) const { return *groups_[group.value()]; }
+  const GroupScheduler& engine(uint32_t engine) const { return *engines_[engine]; }
 
   // State for CheckInvariants and metrics.
   const std::map<protocol::SequenceId, std::unique_ptr<Sequence>>& sequences() const {
@@ -76,23 +89,36 @@ class ClusterScheduler {
   const Admission& admission() const { return admission_; }
 
  private:
+  using Ranks = std::span<const std::unique_ptr<GroupScheduler>>;
+
+  Ranks RanksOf(protocol::GroupId group) const {
+    return Ranks(engines_).subspan(size_t{group.value()} * num_ranks_, num_ranks_);
+  }
+  std::span<Sequence* const> NewcomersOf(const GroupScheduler& engine) const {
+    return assigned_[engine.index()];
+  }
   void Assign();
-  void MeasureGroups();
+  void MeasureEngines();
+  uint32_t NumMarked(uint32_t engine) const;
+  bool PlanRanks(Ranks ranks, uint32_t lane, uint32_t turn,
+                 std::vector<protocol::StepPlan>& plans) const;
   std::optional<uint32_t> PlaceOf(const Sequence& sequence);
-  bool MayRun(const Sequence& sequence, const GroupScheduler& group) const;
-  const GroupScheduler* ProbationGroup(const Sequence& sequence) const;
+  bool MayRun(const Sequence& sequence, const GroupScheduler& engine) const;
+  const GroupScheduler* ProbationEngine(const Sequence& sequence) const;
   absl::Status CheckFits(const Sequence& sequence) const;
   void Forget(const std::vector<SequenceDelta>& gone);
 
   const SchedulerLimits limits_;
+  const uint32_t num_ranks_;  // of a group
   Admission admission_;
-  std::vector<std::unique_ptr<GroupScheduler>> groups_;
+  std::vector<std::unique_ptr<GroupScheduler>> engines_;  // those of a group beside each other
+  std::vector<uint32_t> turns_;  // by group and lane: steps so far, which say who is planned first
   std::map<protocol::SequenceId, std::unique_ptr<Sequence>> sequences_;
   uint64_t last_arrival_ = 0;
   // Of the plan being made; kept for their memory.
-  std::vector<GroupLoad> loads_;                  // by group
-  std::vector<GroupScheduler::Room> rooms_;       // by group
-  std::vector<std::vector<Sequence*>> assigned_;  // by group, in order of service
+  std::vector<EngineLoad> loads_;                 // by engine
+  std::vector<GroupScheduler::Room> rooms_;       // by engine
+  std::vector<std::vector<Sequence*>> assigned_;  // by engine, in order of service
   bool probation_free_ = false;                   // a sequence on probation may start
 };
 

@@ -11,16 +11,16 @@ uint64_t OutstandingTokens(const Sequence& sequence) {
          std::min(limit - generated, kDecodeHorizon);
 }
 
-std::optional<uint32_t> ChooseGroup(std::span<const GroupLoad> groups) {
+std::optional<uint32_t> ChooseEngine(std::span<const EngineLoad> engines) {
   std::optional<uint32_t> best;
   double least = 0;
-  for (uint32_t i = 0; i < groups.size(); ++i) {
-    const GroupLoad& group = groups[i];
-    if (!group.can_take || group.capacity_tokens == 0) continue;
-    const double load =
-        static_cast<double>(group.outstanding_tokens) / static_cast<double>(group.capacity_tokens);
-    if (!best || group.marked < groups[*best].marked ||
-        (group.marked == groups[*best].marked && load < least)) {
+  for (uint32_t i = 0; i < engines.size(); ++i) {
+    const EngineLoad& engine = engines[i];
+    if (!engine.can_take || engine.capacity_tokens == 0) continue;
+    const double load = static_cast<double>(engine.outstanding_tokens) /
+                        static_cast<double>(engine.capacity_tokens);
+    if (!best || engine.marked < engines[*best].marked ||
+        (engine.marked == engines[*best].marked && load < least)) {
       best = i;
       least = load;
     }

@@ -1,4 +1,5 @@
-// Which worker group takes a sequence: the least loaded of those that can start it. Pure functions.
+// Which engine, that is which rank of which worker group, takes a sequence: the least loaded of
+// those that can start it. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +14,21 @@ namespace skein::scheduler {
 // limits are often given far above what is generated.
 inline constexpr uint32_t kDecodeHorizon = 256;
 
-// Tokens that a group has still to compute for a sequence: its prompt (or replay) as far as it was
-// not computed, and what it may generate within the horizon.
+// Tokens that an engine has still to compute for a sequence: its prompt (or replay) as far as it
+// was not computed, and what it may generate within the horizon.
 uint64_t OutstandingTokens(const Sequence& sequence);
 
-struct GroupLoad {
+struct EngineLoad {
   bool can_take = false;  // an epoch runs, a slot and the blocks of the first chunk are free
   uint64_t outstanding_tokens = 0;  // of its running sequences and those just assigned to it
   uint64_t capacity_tokens = 0;     // that its cache holds
-  uint32_t marked = 0;  // sequences with marks, when one more of them is to be placed; else 0
+  // Sequences with marks in its group, when one more of them is to be placed; else 0.
+  uint32_t marked = 0;
 };
 
-// The index of the group with the fewest marked sequences among those that can take one more; of
+// The index of the engine with the fewest marked sequences among those that can take one more; of
 // these the one with the least outstanding tokens relative to its capacity; of equals the lowest.
 // Nothing when none can.
-std::optional<uint32_t> ChooseGroup(std::span<const GroupLoad> groups);
+std::optional<uint32_t> ChooseEngine(std::span<const EngineLoad> engines);
 
 }  // namespace skein::scheduler

@@ -144,76 +144,6 @@ void GroupScheduler::Preempt(Sequence& sequence, PreemptReason reason) {
   Requeue(sequence);
 }
 
-void GroupScheduler::StartEpoch(protocol::GroupId group, protocol::RankId rank,
-                                protocol::Epoch epoch, const protocol::CacheGeometry& geometry) {
-  SKEIN_CHECK(!epoch_) << "scheduler invariant 6: epoch " << epoch << " starts inside another";
-  SKEIN_CHECK(geometry.block_tokens > 0 && geometry.max_rows > 0 && geometry.num_slots > 0);
-  epoch_ = EpochState{group, rank, epoch};
-  geometry_ = geometry;
-  blocks_ = std::make_unique<BlockPool>(geometry.num_blocks);
-  cache_.reset();
-  // A worker of a version without the cache offers neither.
-  const bool resumes = geometry.num_checkpoints > 0 || geometry.recompute_tokens > 0;
-  if (limits_.prefix_caching && resumes) {
-    cache_ = std::make_unique<PrefixCache>(*blocks_, geometry.block_tokens, geometry.num_slots,
-                                           geometry.num_checkpoints, limits_.cache_hash);
-  }
-  free_slots_ = FreeIds(geometry.num_slots);
-}
-
-// The last delta of a sequence that does not survive the end of its epoch.
-std::optional<SequenceDelta> GroupScheduler::EndAborted(const Sequence& sequence) const {
-  const uint32_t replays = sequence.suspicion.counted_replays();
-  const bool failed = sequence.step_failures >= kStepFailuresMax;
-  if (!sequence.cancelled && !failed && replays <= kCountedReplaysMax) return std::nullopt;
-  SequenceDelta delta;
-  delta.sequence = sequence.id;
-  delta.cancelled = sequence.cancelled;
-  delta.num_steps = sequence.num_steps;
-  delta.num_draft_tokens = sequence.num_draft_tokens;
-  delta.num_accepted_tokens = sequence.num_accepted_tokens;
-  if (!sequence.cancelled && failed) {
-    delta.error =
-        absl::InternalError(absl::StrCat("the step of this request failed ", sequence.step_failures,
-                                         " times; it is not tried again"));
-  } else if (!sequence.cancelled) {
-    delta.error = absl::UnavailableError(
-        absl::StrCat("workers of this request died ", replays, " times; try again later"));
-  }
-  return delta;
-}
-
-std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause, uint32_t node,
-                                                         uint32_t failed) {
-  std::vector<SequenceDelta> gone;
-  for (const StepInFlight& step : in_flight_) {
-    if (cause != AbortCause::kWorkerLost) break;
-    for (const StepInFlight::Part& part : step.parts) {
-      part.sequence->suspicion.Mark(node, part.sequence->planned + part.depth);
-    }
-  }
-  for (std::vector<Sequence*>& lane : running_) {
-    for (Sequence* sequence : std::exchange(lane, {})) {
-      const bool suspect = cause == AbortCause::kStepFailed && sequence->in_flight &&
-                           (sequence->lane == failed || failed >= limits_.lanes);
-      if (suspect) sequence->Fail();
-      if (std::optional<SequenceDelta> last = EndAborted(*sequence)) {
-        gone.push_back(*std::move(last));
-        TakeBack(*sequence);
-        continue;
-      }
-      ++counters_.replays;
-      Requeue(*sequence);
-    }
-  }
-  for (StepInFlight& step : in_flight_) step.parts.clear();
-  // What the cache lists went with the worker.
-  if (cache_ != nullptr) blocks_ = std::make_unique<BlockPool>(geometry_.num_blocks);
-  cache_.reset();
-  epoch_.reset();
-  return gone;
-}
-
 // A lane takes its share of all that run or wait here, so that both lanes fill at the same pace.
 bool GroupScheduler::LaneHasRoom(uint32_t lane, size_t waiting) const {
   return running_[lane].size() * limits_.lanes < num_running() + waiting;
@@ -339,7 +269,7 @@ bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan&
                                DraftWish drafts) {
   // A suspect of a failed step or of a death runs alone.
   const bool alone = sequence.alone();
-  if (alone && !plan.sequences.empty()) return false;
+  if (alone && (company_ || !plan.sequences.empty())) return false;
   const uint32_t chunk = NextChunk(sequence, budget);
   if (chunk == 0 || !EnsureBlocks(sequence, sequence.planned + chunk)) return false;
   drafts.Limit(FitDrafts(sequence, std::min(drafts.size(), budget.tokens - chunk)));
@@ -362,7 +292,7 @@ bool GroupScheduler::Admit(Sequence& sequence, uint32_t lane, StepBudget& budget
       budget.sequences == 0) {
     return false;
   }
-  if (sequence.alone() && !plan.sequences.empty()) return false;
+  if (sequence.alone() && (company_ || !plan.sequences.empty())) return false;
   // A newcomer takes free blocks only: it must not push out what already runs.
   if (!UseCache(sequence, budget)) return false;
   Enlist(sequence, lane);
@@ -373,7 +303,7 @@ bool GroupScheduler::Admit(Sequence& sequence, uint32_t lane, StepBudget& budget
 void GroupScheduler::Enlist(Sequence& sequence, uint32_t lane) {
   queue_.Start(&sequence, sequence.length() - sequence.planned);
   sequence.state = SequenceState::kRunning;
-  sequence.group = index_;
+  sequence.engine = index_;
   sequence.lane = lane;
   sequence.slot = SlotId(free_slots_.TakeLowest());
   sequence.fresh_slot = true;
@@ -384,7 +314,6 @@ void GroupScheduler::Enlist(Sequence& sequence, uint32_t lane) {
   Recount(sequence);
 }
 
-// A sequence on probation runs here, or is to start.
 bool GroupScheduler::WantsProbation(std::span<Sequence* const> newcomers) const {
   return probation_ != nullptr ||
          (!newcomers.empty() && newcomers.front()->suspicion.on_probation());
@@ -394,9 +323,7 @@ bool GroupScheduler::WantsProbation(std::span<Sequence* const> newcomers) const 
 // keep their place and wait; those that are in the way of its blocks start over.
 std::optional<StepPlan> GroupScheduler::PlanProbation(uint32_t lane,
                                                       std::span<Sequence* const> newcomers) {
-  for (const StepInFlight& step : in_flight_) {
-    if (!step.parts.empty()) return std::nullopt;
-  }
+  if (in_flight()) return std::nullopt;
   // What it died of may have been its cached blocks: it starts without any.
   if (probation_ == nullptr) Enlist(*newcomers.front(), lane);
   Sequence& sequence = *probation_;
@@ -417,15 +344,28 @@ std::optional<StepPlan> GroupScheduler::PlanProbation(uint32_t lane,
   return Number(std::move(plan));
 }
 
+bool GroupScheduler::in_flight() const {
+  return std::any_of(in_flight_.begin(), in_flight_.end(),
+                     [](const StepInFlight& step) { return step.open; });
+}
+
 std::optional<StepPlan> GroupScheduler::PlanStep(uint32_t lane,
-                                                 std::span<Sequence* const> newcomers) {
-  StepInFlight& in_flight = in_flight_[lane];
-  if (!epoch_ || !in_flight.parts.empty()) return std::nullopt;
+                                                 std::span<Sequence* const> newcomers,
+                                                 bool company) {
+  if (!epoch_ || in_flight_[lane].open) return std::nullopt;
+  company_ = company;
   if (WantsProbation(newcomers)) return PlanProbation(lane, newcomers);
   StepPlan plan;
   plan.lane = lane;
   FillPlan(lane, newcomers, plan);
   if (plan.sequences.empty()) return std::nullopt;
+  return Number(std::move(plan));
+}
+
+StepPlan GroupScheduler::PlanIdle(uint32_t lane) {
+  SKEIN_CHECK(epoch_ && !in_flight_[lane].open) << "the lane has a step in flight";
+  StepPlan plan;
+  plan.lane = lane;
   return Number(std::move(plan));
 }
 
@@ -437,6 +377,7 @@ StepPlan GroupScheduler::Number(StepPlan plan) {
   plan.epoch = epoch_->epoch;
   plan.step = last_step_;
   in_flight_[plan.lane].step = last_step_;
+  in_flight_[plan.lane].open = true;
   return plan;
 }
 
@@ -573,13 +514,13 @@ void GroupScheduler::CommitSequence(const StepInFlight::Part& part,
 }
 
 absl::Status GroupScheduler::CommitStep(const StepResult& result, StepCommit& commit) {
-  if (result.lane >= in_flight_.size() || in_flight_[result.lane].parts.empty()) {
+  if (result.lane >= in_flight_.size() || !in_flight_[result.lane].open) {
     return absl::InvalidArgumentError(absl::StrCat(
         "result of step ", result.step.value(), ": lane ", result.lane, " has no step in flight"));
   }
   StepInFlight& step = in_flight_[result.lane];
   SKEIN_RETURN_IF_ERROR(CheckResult(step, epoch_->epoch, result));
-  speculation_.ObserveStep(CostOf(step, result));
+  if (!step.parts.empty()) speculation_.ObserveStep(CostOf(step, result));
   commit.lane = result.lane;
   commit.deltas.clear();
   commit.tokens.clear();
@@ -590,6 +531,7 @@ absl::Status GroupScheduler::CommitStep(const StepResult& result, StepCommit& co
     CommitSequence(step.parts[i], result.sequences[i], commit);
   }
   step.parts.clear();
+  step.open = false;
   std::erase_if(running_[result.lane], [](const Sequence* sequence) {
     return sequence->state != SequenceState::kRunning;
   });

@@ -1,7 +1,7 @@
-// The transaction boundary of a worker group: what runs next and what a result changed. A pure
-// function with state: no clock, no I/O, no log, no thread. One caller, ClusterScheduler, which
-// owns the sequences. Planning proposes and reserves blocks and slots; only CommitStep appends
-// tokens.
+// The transaction boundary of one engine, which is a rank of a worker group: what runs there next
+// and what a result changed. A pure function with state: no clock, no I/O, no log, no thread. One
+// caller, ClusterScheduler, which owns the sequences and keeps the ranks of a group in step.
+// Planning proposes and reserves blocks and slots; only CommitStep appends tokens.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@
 namespace skein::scheduler {
 
 struct SchedulerLimits {
-  uint32_t max_num_seqs = 0;            // running sequences of a group
-  uint32_t max_num_batched_tokens = 0;  // rows of a step
+  uint32_t max_num_seqs = 0;            // running sequences of an engine
+  uint32_t max_num_batched_tokens = 0;  // rows of a step, on each rank
   uint32_t lanes = 1;                   // 1 or 2 steps in flight of a group
   AdmissionLimits admission;            // of all groups together
   SpeculationSettings speculation = {};
@@ -132,7 +132,8 @@ struct SchedulerCounters {
 
 class GroupScheduler {
  public:
-  // `index`: of the group. `queue` gets the sequences that return and outlives the group.
+  // `index`: of the engine, among all groups. `queue` gets the sequences that return and outlives
+  // the group.
   GroupScheduler(const SchedulerLimits& limits, uint32_t index, Admission& queue);
 
   // The group is ready: steps may be planned.
@@ -176,8 +177,13 @@ class GroupScheduler {
 
   // The next step of a lane, or nothing when the lane has one in flight, no epoch runs, or nothing
   // can run. `newcomers`: queued sequences that were assigned to this group, in order of service;
-  // those that find room in this step run from now on, the others stay in the queue.
-  std::optional<protocol::StepPlan> PlanStep(uint32_t lane, std::span<Sequence* const> newcomers);
+  // those that find room in this step run from now on, the others stay in the queue. `company`:
+  // other ranks of the group have sequences in this step, so that a suspect takes no part.
+  std::optional<protocol::StepPlan> PlanStep(uint32_t lane, std::span<Sequence* const> newcomers,
+                                             bool company = false);
+  // A step without sequences, since other ranks of the group have some. The lane has none in
+  // flight.
+  protocol::StepPlan PlanIdle(uint32_t lane);
   // Applies the result of the lane's step. InvalidArgument if it does not answer the plan in
   // flight; nothing has changed then. Sequences that ended are in the state kEnded. Overwrites
   // `commit`, whose memory the caller keeps from step to step.
@@ -186,6 +192,10 @@ class GroupScheduler {
   void End(Sequence& sequence);
 
   bool has_epoch() const { return epoch_.has_value(); }
+  // A step is in flight in some lane.
+  bool in_flight() const;
+  // A sequence on probation runs here, or is to start.
+  bool WantsProbation(std::span<Sequence* const> newcomers) const;
   uint32_t num_running() const;
   // Tokens still to compute for the running sequences, see group_assignment.h.
   uint64_t outstanding_tokens() const { return outstanding_tokens_; }
@@ -202,6 +212,7 @@ class GroupScheduler {
   const protocol::CacheGeometry& geometry() const { return geometry_; }
   const StepInFlight& in_flight(uint32_t lane) const { return in_flight_[lane]; }
   uint32_t num_free_slots() const { return free_slots_.size(); }
+  protocol::StepId last_step() const { return last_step_; }
 
  private:
   struct EpochState {
@@ -212,7 +223,6 @@ class GroupScheduler {
 
   void Enlist(Sequence& sequence, uint32_t lane);
   protocol::StepPlan Number(protocol::StepPlan plan);
-  bool WantsProbation(std::span<Sequence* const> newcomers) const;
   std::optional<protocol::StepPlan> PlanProbation(uint32_t lane,
                                                   std::span<Sequence* const> newcomers);
   void FillPlan(uint32_t lane, std::span<Sequence* const> newcomers, protocol::StepPlan& plan);
@@ -271,6 +281,7 @@ class GroupScheduler {
   std::vector<SpeculationPolicy::Candidate> candidates_;
   std::vector<std::vector<int32_t>> provided_;  // of each decode, when any is bound
   bool any_bound_ = false;
+  bool company_ = false;  // other ranks have sequences in the step
   SpeculationPolicy::Choice drafting_;
   protocol::StepId last_step_;
   uint64_t outstanding_tokens_ = 0;

@@ -22,8 +22,8 @@
 namespace skein::scheduler {
 
 enum class SequenceState : uint8_t {
-  kQueued,   // belongs to no group; holds neither slot nor blocks
-  kRunning,  // holds a slot of its group; takes part in steps
+  kQueued,   // belongs to no engine; holds neither slot nor blocks
+  kRunning,  // holds a slot of its engine; takes part in steps
   kEnded,    // holds nothing; its owner forgets it
 };
 
@@ -45,7 +45,7 @@ struct NewSequence {
   // Whose cached blocks it may use: tenant, model, layout and salt; compared as it is.
   std::string cache_root = {};
   bool salted = false;  // by its request, for the reasons of misses
-  // The one group that may run it, even while it is cordoned; for checks of a group.
+  // The one engine that may run it, even while its group is cordoned; for checks of a group.
   std::optional<uint32_t> pinned = std::nullopt;
 };
 
@@ -93,11 +93,11 @@ struct Sequence {
   std::string cache_root;
   bool salted = false;
   std::optional<uint32_t> cached_tokens;  // prompt tokens not computed at the first admission
-  // The group that was emptied of it, until another one computed it again.
+  // The engine that was emptied of it, until another one computed it again.
   std::optional<uint32_t> moving_from;
 
   SequenceState state = SequenceState::kQueued;
-  uint32_t group = 0;  // meaningful while it runs
+  uint32_t engine = 0;  // the rank it runs on, among all groups; meaningful while it runs
   uint32_t lane = 0;
   std::optional<protocol::SlotId> slot;
   BlockTable blocks;

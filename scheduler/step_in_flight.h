@@ -32,7 +32,8 @@ struct StepInFlight {
     CacheNode node = kNoNode;
   };
   protocol::StepId step;
-  std::vector<Part> parts;  // in plan order; empty: the lane has no step in flight
+  bool open = false;        // planned and not committed
+  std::vector<Part> parts;  // in plan order; none when only other ranks of the group have some
 };
 
 // Drafts that a plan being made wants for a sequence: so many of the head's, or these.

@@ -34,8 +34,12 @@ void WriteGroup(JsonWriter& out, const GroupStatus& group) {
   Count(out, "group", group.group);
   Text(out, "state", group.state);
   Count(out, "epoch", group.epoch);
-  out.Key("worker");
-  group.worker ? out.Uint(*group.worker) : out.Null();
+  out.Key("worker");  // of rank 0
+  group.workers.empty() ? out.Null() : out.Uint(group.workers.front());
+  out.Key("workers");
+  out.BeginArray();
+  for (const uint32_t node : group.workers) out.Uint(node);
+  out.EndArray();
   Count(out, "running", group.running);
   Count(out, "moving", group.moving);
   out.Key("step_age_s");

@@ -573,6 +573,11 @@ LogOptions ToLogOptions(const LogConfig& log, std::string_view process) {
   return options;
 }
 
+int64_t ExpertParallelSize(const SchedulerConfig& scheduler) {
+  return scheduler.enable_expert_parallel != 0 ? scheduler.data_parallel_size
+                                               : scheduler.expert_parallel_size;
+}
+
 std::string ServedModelName(const ModelConfig& model) {
   if (!model.served_model_name.empty()) return model.served_model_name;
   std::string_view path = model.path;

@@ -37,8 +37,8 @@ struct ServerConfig {
   std::string api_key;                        // one key of clients; a secret; empty: none
   std::string api_key_file;                   // keys with tenants and limits; empty: none
   int64_t auth_failures_per_minute_max = 60;  // of one address
-  std::string ssl_certfile;  // PEM: the certificate and its chain; empty: no TLS
-  std::string ssl_keyfile;   // PEM: its private key
+  std::string ssl_certfile;                   // PEM: the certificate and its chain; empty: no TLS
+  std::string ssl_keyfile;                    // PEM: its private key
   absl::Duration shutdown_timeout = absl::Seconds(30);
   int64_t connections_max = 8192;
   int64_t connections_per_address_max = 100;
@@ -60,12 +60,14 @@ struct ServerConfig {
 
 // What may run together, and what may wait.
 struct SchedulerConfig {
-  int64_t data_parallel_size = 1;  // worker groups
+  int64_t data_parallel_size = 1;      // workers in all, each with its own part of the requests
+  int64_t expert_parallel_size = 1;    // of them that form a group and share one set of experts
+  int64_t enable_expert_parallel = 0;  // 1: all of them are one group
   int64_t max_num_seqs = 64;
   int64_t max_num_batched_tokens = 512;
   int64_t block_size = 64;
   int64_t lanes = 1;
-  int64_t enable_prefix_caching = 1;  // prompts that begin alike are computed once; 0: not
+  int64_t enable_prefix_caching = 1;           // prompts that begin alike are computed once; 0: not
   std::string scheduling_policy = "priority";  // within a key; fcfs: by arrival alone
   int64_t max_num_queued_reqs = 1024;
   int64_t max_num_queued_tokens = 0;  // 0: four seconds of prefill capacity
@@ -183,6 +185,9 @@ struct ConfigKey {
   std::string_view help;  // what it is and why one would change it
   bool secret = false;    // its value is in no dump and no hash
 };
+
+// Ranks of each worker group: expert_parallel_size, or all with enable_expert_parallel.
+int64_t ExpertParallelSize(const SchedulerConfig& scheduler);
 
 // Every key there is, grouped by section.
 std::span<const ConfigKey> ConfigKeys();

@@ -27,6 +27,31 @@ void CheckOperator(const Config& config, PathNamer name_of, std::vector<std::str
   }
 }
 
+// Groups of several ranks: whole ones, on a backend that has collectives.
+void CheckExpertParallel(const Config& config, PathNamer name_of,
+                         std::vector<std::string>& problems) {
+  const SchedulerConfig& scheduler = config.scheduler;
+  const int64_t engines = scheduler.data_parallel_size;
+  const int64_t ranks = ExpertParallelSize(scheduler);
+  if (scheduler.enable_expert_parallel != 0 && scheduler.expert_parallel_size != 1 &&
+      scheduler.expert_parallel_size != engines) {
+    problems.push_back(Concat(name_of("scheduler.expert_parallel_size"), ": ",
+                              scheduler.expert_parallel_size, " contradicts ",
+                              name_of("scheduler.enable_expert_parallel"), ", which makes it ",
+                              engines, "; give one of the two"));
+  } else if (engines % ranks != 0) {
+    problems.push_back(Concat(name_of("scheduler.data_parallel_size"), ": ", engines,
+                              " is no multiple of ", name_of("scheduler.expert_parallel_size"),
+                              " = ", ranks, "; a group needs all its workers: give ",
+                              (engines / ranks + 1) * ranks));
+  }
+  if (ranks > 1 && config.worker.backend == "sm90") {
+    problems.push_back(Concat(name_of("scheduler.expert_parallel_size"), ": ", ranks,
+                              " is refused while ", name_of("worker.backend"),
+                              " is sm90, which has no collectives yet; give 1, or cpu"));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> CombinationProblems(const Config& config, const LoadOptions& options,
@@ -83,6 +108,7 @@ std::vector<std::string> CombinationProblems(const Config& config, const LoadOpt
                               "\" is neither ipc:///path, with an absolute path, nor "
                               "tcp://address:port"));
   }
+  CheckExpertParallel(config, name_of, problems);
   CheckOperator(config, name_of, problems);
   return problems;
 }

@@ -100,10 +100,18 @@ constexpr ConfigKey kKeys[] = {
 
     {"scheduler.data_parallel_size", "data-parallel-size",
      &At<&Config::scheduler, &SchedulerConfig::data_parallel_size>, 1, 64, "", "",
-     "worker groups, each with the whole model; more serve more requests at a time (also -dp)"},
+     "workers, each with its own part of the requests and the whole model unless they share "
+     "experts; more serve more requests at a time (also -dp)"},
+    {"scheduler.expert_parallel_size", "expert-parallel-size",
+     &At<&Config::scheduler, &SchedulerConfig::expert_parallel_size>, 1, 64, "", "",
+     "workers that form a group, which has the experts and Engram tables of the model once, shared "
+     "out among them; data-parallel-size is a multiple of it"},
+    {"scheduler.enable_expert_parallel", "enable-expert-parallel",
+     &At<&Config::scheduler, &SchedulerConfig::enable_expert_parallel>, 0, 1, "", "",
+     "1: expert-parallel-size is data-parallel-size, so that all workers are one group"},
     {"scheduler.max_num_seqs", "max-num-seqs",
      &At<&Config::scheduler, &SchedulerConfig::max_num_seqs>, 1, 1024, "", "",
-     "sequences that run at the same time in one worker group"},
+     "sequences that run at the same time on one worker"},
     {"scheduler.max_num_batched_tokens", "max-num-batched-tokens",
      &At<&Config::scheduler, &SchedulerConfig::max_num_batched_tokens>, 1, 1 << 16, "", "tokens",
      "tokens computed in one step; more is faster prefill and slower decoding beside it"},

@@ -211,7 +211,7 @@ double HitRate(const scheduler::ClusterScheduler& scheduler) {
   double hits = 0;
   double queries = 0;
   for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
-    const scheduler::SchedulerCounters& counters = scheduler.group(GroupId(i)).counters();
+    const scheduler::SchedulerCounters& counters = scheduler.engine(i).counters();
     hits += static_cast<double>(counters.cache_hits);
     queries += static_cast<double>(counters.cache_queries);
   }
@@ -221,7 +221,7 @@ double HitRate(const scheduler::ClusterScheduler& scheduler) {
 uint64_t DraftTokens(const scheduler::ClusterScheduler& scheduler) {
   uint64_t drafts = 0;
   for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
-    drafts += scheduler.group(GroupId(i)).counters().draft_tokens;
+    drafts += scheduler.engine(i).counters().draft_tokens;
   }
   return drafts;
 }
@@ -233,8 +233,8 @@ class SchedulerRun {
   SchedulerRun(const Case& bench, uint64_t seed)
       : bench_(bench), scheduler_(LimitsOf(bench), bench.groups), requests_(bench, seed) {
     for (uint32_t group = 0; group < bench.groups; ++group) {
-      scheduler_.StartEpoch(GroupId(group), protocol::RankId(0), protocol::Epoch(group + 1),
-                            GeometryOf(bench));
+      const protocol::CacheGeometry geometry[] = {GeometryOf(bench)};
+      scheduler_.StartEpoch(GroupId(group), protocol::Epoch(group + 1), geometry);
     }
     for (uint32_t i = 0; i < bench.live; ++i) Add(true, warm_);
     results_.resize(size_t{bench.groups} * bench.lanes);
@@ -248,7 +248,7 @@ class SchedulerRun {
     for (int i = 0; i < steps; ++i) Round(figures);
     figures.drafts = DraftTokens(scheduler_) - before;
     figures.hit_rate = HitRate(scheduler_);
-    MeasureAudits(scheduler_.group(GroupId(0)), figures);
+    MeasureAudits(scheduler_.engine(0), figures);
     figures.valid = figures.valid && scheduler::CheckInvariants(scheduler_).ok() &&
                     scheduler_.sequences().size() == bench_.live && figures.ended > 0 &&
                     scheduler_.num_queued() <= bench_.live / 20;
@@ -287,14 +287,14 @@ class SchedulerRun {
       figures.ended += ended;
       for (uint64_t i = 0; i < ended; ++i) Add(false, figures);
     }
-    auto plan = figures.plan.Measure([&] { return scheduler_.PlanStep(GroupId(group), lane); });
+    auto plans = figures.plan.Measure([&] { return scheduler_.PlanStep(GroupId(group), lane); });
     result.reset();
-    if (!plan) return;
-    figures.request_steps += plan->sequences.size();
-    result = AnswerTo(*plan);
+    if (plans.empty()) return;
+    figures.request_steps += plans[0].sequences.size();
+    result = AnswerTo(plans[0]);
     // Sending frees it.
     figures.plan.Measure([&] {
-      plan.reset();
+      plans.clear();
       return 0;
     });
   }

@@ -140,17 +140,17 @@ absl::StatusOr<Run> Generate(Setup& setup, uint32_t streams, uint32_t count, flo
   setup.model->input().Reset();
   scheduler::ClusterScheduler group(Limits(streams, how), 1);
   const protocol::GroupId only(0);
-  group.StartEpoch(only, protocol::RankId(0), protocol::Epoch(1),
-                   {kBlockTokens, streams * (kMaxLength / kBlockTokens), streams, kRows, kMaxLength,
-                    kDraftTokens});
+  const protocol::CacheGeometry geometry[] = {{kBlockTokens, streams * (kMaxLength / kBlockTokens),
+                                               streams, kRows, kMaxLength, kDraftTokens}};
+  group.StartEpoch(only, protocol::Epoch(1), geometry);
   SKEIN_RETURN_IF_ERROR(AddAll(group, setup, count, temperature));
   Run run;
   scheduler::StepCommit commit;
   uint64_t sequence_steps = 0;
   uint64_t tokens = 0;
   const Clock::time_point begin = Clock::now();
-  while (const auto plan = group.PlanStep(only, 0)) {
-    const protocol::StepResult result = worker::RunPlan(*setup.model, *plan);
+  for (auto plans = group.PlanStep(only, 0); !plans.empty(); plans = group.PlanStep(only, 0)) {
+    const protocol::StepResult result = worker::RunPlan(*setup.model, plans.front());
     if (result.status != protocol::StepStatus::kOk) return absl::InternalError(result.message);
     SKEIN_RETURN_IF_ERROR(group.CommitStep(only, result, commit));
     for (const scheduler::SequenceDelta& delta : commit.deltas) {
@@ -164,13 +164,13 @@ absl::StatusOr<Run> Generate(Setup& setup, uint32_t streams, uint32_t count, flo
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   run.tok_s = static_cast<double>(tokens) / seconds;
   run.tokens_per_step = static_cast<double>(tokens) / static_cast<double>(sequence_steps);
-  run.depth = static_cast<double>(group.group(only).counters().draft_tokens) /
+  run.depth = static_cast<double>(group.engine(0).counters().draft_tokens) /
               static_cast<double>(sequence_steps);
-  const scheduler::CostCurve& cost = group.group(only).speculation().forward_cost();
+  const scheduler::CostCurve& cost = group.engine(0).speculation().forward_cost();
   for (uint32_t rows = 1; rows <= 6; ++rows) {
     run.q_cost.push_back(cost.At(rows) / std::max(1.0, cost.At(1)));
   }
-  run.draft_cost = group.group(only).speculation().draft_cost().At(1) / std::max(1.0, cost.At(1));
+  run.draft_cost = group.engine(0).speculation().draft_cost().At(1) / std::max(1.0, cost.At(1));
   return run;
 }
 

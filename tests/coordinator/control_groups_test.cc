@@ -262,9 +262,9 @@ TEST_F(ControlGroupsTest, AnAuditFollowsEveryStep) {
   ASSERT_EQ(plans.size(), 1U);
   const auto& [node, plan] = *plans.begin();
   // What a defect would leave; the interface gives no such way.
-  const scheduler::GroupScheduler& group = loop_.scheduler().group(GroupId(node - 1));
-  const_cast<scheduler::BlockPool&>(*group.block_pool())
-      .AddReference(group.running(0).front()->blocks.front());
+  const scheduler::GroupScheduler& engine = loop_.scheduler().engine(node - 1);
+  const_cast<scheduler::BlockPool&>(*engine.block_pool())
+      .AddReference(engine.running(0).front()->blocks.front());
   const auto leaks = [&](uint32_t of) { return metrics_.engines[of].cache.leaks.value(); };
   EXPECT_EQ(leaks(node - 1), 0);
   Answer(node, plan);

@@ -181,7 +181,7 @@ TEST_F(OperationsTest, StatusTellsOfGroupsAndWorkers) {
   EXPECT_TRUE(status.ready);
   ASSERT_EQ(status.groups.size(), 2u);
   EXPECT_EQ(status.groups[0].state, "ready");
-  EXPECT_EQ(status.groups[0].worker, 1u);
+  EXPECT_EQ(status.groups[0].workers, std::vector{1u});
   EXPECT_EQ(status.groups[0].running, 1u);
   ASSERT_EQ(status.workers.size(), 2u);
   EXPECT_EQ(status.workers[1].build, "old");
@@ -264,7 +264,7 @@ TEST_F(OperationsTest, ASpareDoesNotServeTheGroupThatIsReplaced) {
   StartWorker(3, "old");
   ASSERT_TRUE(Ask(Verb::kRollout, std::nullopt, "start", "new").status.ok());
   ReplaceNext(1, "new");
-  EXPECT_EQ(Status().groups[0].worker, 1u);
+  EXPECT_EQ(Status().groups[0].workers, std::vector{1u});
   ReplaceNext(2, "new");
   Run(30);
   EXPECT_EQ(Status().rollout.state, RolloutState::kDone) << Status().rollout.reason;

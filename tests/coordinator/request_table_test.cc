@@ -120,10 +120,10 @@ TEST_F(RequestTableTest, ThePhasesOfARequestAddUp) {
     delta.num_tokens = num_tokens;
     delta.ended = ended;
     std::vector<scheduler::CommittedToken> tokens(num_tokens);
-    table_.Deliver(protocol::GroupId(0), delta, tokens, {}, now_);
+    table_.Deliver(0, delta, tokens, {}, now_);
   };
   now_ += absl::Seconds(1);
-  table_.Begin(RequestId(1), protocol::GroupId(0), now_);
+  table_.Begin(RequestId(1), 0, now_);
   now_ += absl::Seconds(2);
   deliver(2, std::nullopt);
   now_ += absl::Seconds(6);
@@ -145,13 +145,13 @@ TEST_F(RequestTableTest, ThePhasesOfARequestAddUp) {
 // A chunk of the prompt that was scored is delivered, and is no token.
 TEST_F(RequestTableTest, ScoresOfThePromptAreDeliveredAndNoToken) {
   const auto sink = Open(1);
-  table_.Begin(RequestId(1), protocol::GroupId(0), now_);
+  table_.Begin(RequestId(1), 0, now_);
   scheduler::SequenceDelta delta;
   delta.sequence = protocol::SequenceId(1);
   delta.num_scores = 2;
   std::vector<protocol::TokenScore> scores = {{-1, {}}, {-2, {{3, -0.5F}}}};
   const std::vector<protocol::TokenScore> wanted = scores;
-  table_.Deliver(protocol::GroupId(0), delta, {}, scores, now_);
+  table_.Deliver(0, delta, {}, scores, now_);
   EXPECT_EQ(sink->last.prompt_scores, wanted);
   EXPECT_TRUE(sink->last.tokens.empty());
   EXPECT_EQ(metrics_.engines[0].time_to_first_token.count(), 0u);

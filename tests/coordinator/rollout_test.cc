@@ -19,7 +19,7 @@ class RolloutTest : public ::testing::Test {
  protected:
   explicit RolloutTest(uint32_t groups = 2) {
     for (uint32_t i = 0; i < groups; ++i)
-      view_.groups.push_back({true, 10 + i, "old", false, 3, 0});
+      view_.groups.push_back({true, {10 + i}, "old", false, 3, 0});
   }
 
   std::vector<RolloutAction> Step(absl::Duration later = absl::ZeroDuration()) {
@@ -38,7 +38,7 @@ class RolloutTest : public ::testing::Test {
     EXPECT_THAT(Step(), IsEmpty());
   }
   void Return(uint32_t group, const std::string& build = "new") {
-    view_.groups[group] = {true, ++incarnation_, build, false, 0, 0};
+    view_.groups[group] = {true, {++incarnation_}, build, false, 0, 0};
   }
   void Replace(uint32_t group) {
     Empty(group);
@@ -78,6 +78,25 @@ TEST_F(RolloutTest, ReplacesOneGroupAfterTheOther) {
   EXPECT_EQ(status().state, RolloutState::kDone);
   EXPECT_EQ(status().replaced, 2U);
   EXPECT_TRUE(rollout_.Start(view_, "new").ok()) << "it may begin again";
+}
+
+// Aim: a group is replaced when the workers of all its ranks are.
+TEST_F(RolloutTest, EveryRankOfAGroupIsReplaced) {
+  view_.groups[0].incarnations = {20, 7};
+  ASSERT_TRUE(rollout_.Start(view_, "new").ok());
+  Empty(0);
+  const auto form = [this](uint64_t first, uint64_t second, const std::string& build) {
+    view_.groups[0] = {true, {first, second}, build, false, 0, 0};
+    return Step();
+  };
+  EXPECT_THAT(form(21, 7, "new, old"), IsEmpty()) << "rank 1 is the old one";
+  EXPECT_THAT(form(21, 8, "new"), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
+  // One of the new ones dies before the check has ended, and comes back.
+  EXPECT_THAT(form(21, 9, "new"), IsEmpty());
+  EXPECT_EQ(status().failed_starts, 1U);
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kCheck, 0}));
+  rollout_.OnCheck(kAnswer);
+  EXPECT_THAT(Step(), ElementsAre(RolloutAction{RolloutStep::kUncordon, 0}));
 }
 
 TEST_F(RolloutTest, WaitsUntilEveryGroupIsThere) {

@@ -17,7 +17,7 @@ TEST(StatusJsonTest, WritesEveryField) {
   GroupStatus group;
   group.state = "ready";
   group.epoch = 9;
-  group.worker = 1;
+  group.workers = {1, 2};
   group.running = 2;
   group.moving = 3;
   group.step_age = absl::Milliseconds(1500);
@@ -44,10 +44,11 @@ TEST(StatusJsonTest, WritesEveryField) {
       R"({"build":"0.1.0","protocol":"1.1","config_hash":"abc","term":7,"ready":true,)"
       R"("draining":false,"closed":false,"running":2,"waiting":1,"waiting_tokens":40,)"
       R"("requests_ended":5,"requests_failed":0,"quarantined_prompts":0,"groups":[)"
-      R"({"group":0,"state":"ready","epoch":9,"worker":1,"running":2,"moving":3,)"
+      R"({"group":0,"state":"ready","epoch":9,"worker":1,"workers":[1,2],"running":2,"moving":3,)"
       R"("step_age_s":1.5,)"
       R"("blocks":64,"blocks_used":3,"cordoned":false,"probation":false},)"
-      R"({"group":1,"state":"starting","epoch":0,"worker":null,"running":0,"moving":0,)"
+      R"({"group":1,"state":"starting","epoch":0,"worker":null,"workers":[],)"
+      R"("running":0,"moving":0,)"
       R"("step_age_s":null,)"
       R"("blocks":0,"blocks_used":0,"cordoned":false,"probation":false}],"workers":[)"
       R"({"worker":1,"state":"ready","incarnation":12,"build":"0.1.0","protocol":"1.1",)"

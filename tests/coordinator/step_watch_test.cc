@@ -1,6 +1,9 @@
 // Steps in flight by group: age, deadline, and what the end of an epoch forgets.
 #include "coordinator/step_watch.h"
 
+#include <span>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 namespace skein::coordinator {
@@ -20,7 +23,7 @@ class StepWatchTest : public ::testing::Test {
     protocol::StepPlan plan;
     plan.group = GroupId(group);
     plan.sequences.emplace_back().tokens.assign(tokens, 5);
-    watch_.Planned(plan, now_);
+    watch_.Planned(std::span(&plan, 1), now_);
   }
   void Commit(uint32_t group, uint64_t device_us) {
     protocol::StepResult result;
@@ -63,6 +66,23 @@ TEST_F(StepWatchTest, LearnsCapacityFromStepsOfPrompt) {
   Plan(0, 64);
   Commit(0, 32'000);
   EXPECT_DOUBLE_EQ(watch_.prefill_rate(), 2000);
+}
+
+// Aim: a step of several ranks ends with its last one and is measured by the rank with the most.
+TEST_F(StepWatchTest, AStepEndsWithTheLastOfItsRanks) {
+  std::vector<protocol::StepPlan> plans(2);
+  plans[0].sequences.emplace_back().tokens.assign(5, 5);
+  plans[1].rank = protocol::RankId(1);
+  watch_.Planned(plans, now_);
+  now_ += absl::Seconds(1);
+  protocol::StepResult empty;
+  empty.rank = protocol::RankId(1);
+  watch_.Committed(empty, now_);
+  EXPECT_EQ(watch_.Age(GroupId(0), now_), absl::Seconds(1)) << "rank 0 still runs";
+  EXPECT_EQ(metrics_.step_batch_size.At({"decode"}).count(), 0U) << "nothing ran on rank 1";
+  Commit(0, 100);
+  EXPECT_FALSE(watch_.Age(GroupId(0), now_).has_value());
+  EXPECT_EQ(metrics_.step_batch_size.At({"prefill"}).count(), 1U);
 }
 
 }  // namespace

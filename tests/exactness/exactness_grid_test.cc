@@ -240,9 +240,9 @@ class CellRun {
         results_(size_t{cell[kWorkers]} * cell[kLanes]) {
     for (uint32_t worker = 0; worker < cell[kWorkers]; ++worker) {
       Model(worker).input().Reset();
-      scheduler_.StartEpoch(
-          protocol::GroupId(worker), protocol::RankId(0), protocol::Epoch(worker + 1),
-          {kBlockTokens, 8 * kBatchMax, kBatchMax, kAll, kMaxModelLen, kDraftsMax});
+      const protocol::CacheGeometry geometry[] = {
+          {kBlockTokens, 8 * kBatchMax, kBatchMax, kAll, kMaxModelLen, kDraftsMax}};
+      scheduler_.StartEpoch(protocol::GroupId(worker), protocol::Epoch(worker + 1), geometry);
     }
   }
 
@@ -276,7 +276,7 @@ class CellRun {
   uint64_t accepted() const {
     uint64_t sum = 0;
     for (uint32_t worker = 0; worker < cell_[kWorkers]; ++worker) {
-      for (const uint64_t count : scheduler_.group(protocol::GroupId(worker)).counters().accepted) {
+      for (const uint64_t count : scheduler_.engine(worker).counters().accepted) {
         sum += count;
       }
     }
@@ -302,10 +302,10 @@ class CellRun {
       }
       result.reset();
     }
-    const auto plan = scheduler_.PlanStep(group, lane);
-    if (!plan) return true;
+    const auto plans = scheduler_.PlanStep(group, lane);
+    if (plans.empty()) return true;
     used_.insert(worker);
-    result = worker::RunPlan(Model(worker), *plan);
+    result = worker::RunPlan(Model(worker), plans.front());
     EXPECT_EQ(result->status, protocol::StepStatus::kOk) << result->message;
     return result->status == protocol::StepStatus::kOk;
   }

@@ -132,10 +132,10 @@ class HitRun {
           any = true;
           if (!Commit(worker, *std::exchange(result, std::nullopt))) return false;
         }
-        const auto plan = scheduler_.PlanStep(protocol::GroupId(worker), lane);
-        if (!plan) continue;
+        const auto plans = scheduler_.PlanStep(protocol::GroupId(worker), lane);
+        if (plans.empty()) continue;
         any = true;
-        result = worker::RunPlan(Model(worker), *plan);
+        result = worker::RunPlan(Model(worker), plans.front());
       }
     }
     return any;
@@ -161,7 +161,7 @@ class HitRun {
   uint32_t cached(uint64_t id) { return cached_[id]; }
   uint64_t last_id() const { return last_id_; }
   const scheduler::SchedulerCounters& counters(uint32_t worker = 0) const {
-    return scheduler_.group(protocol::GroupId(worker)).counters();
+    return scheduler_.engine(worker).counters();
   }
 
   static constexpr uint32_t kBlock = 32;
@@ -197,8 +197,8 @@ class HitRun {
     geometry.num_checkpoints = setup_.checkpoints;
     geometry.recompute_tokens =
         setup_.recompute ? static_cast<uint32_t>(model.spec().recompute_tokens()) : 0;
-    const auto gone = scheduler_.StartEpoch(protocol::GroupId(worker), protocol::RankId(0),
-                                            protocol::Epoch(++epoch_), geometry);
+    const auto gone = scheduler_.StartEpoch(protocol::GroupId(worker), protocol::Epoch(++epoch_),
+                                            std::vector{geometry});
     EXPECT_TRUE(gone.empty());
   }
 
@@ -207,8 +207,7 @@ class HitRun {
     EXPECT_TRUE(scheduler_.CommitStep(protocol::GroupId(worker), result, commit_).ok());
     const absl::Status status = scheduler::CheckInvariants(scheduler_);
     EXPECT_TRUE(status.ok()) << status;
-    EXPECT_EQ(scheduler::AuditBlocks(scheduler_.group(protocol::GroupId(worker))),
-              scheduler::AuditFindings{});
+    EXPECT_EQ(scheduler::AuditBlocks(scheduler_.engine(worker)), scheduler::AuditFindings{});
     for (const scheduler::SequenceDelta& delta : commit_.deltas) {
       EXPECT_TRUE(delta.error.ok()) << delta.error;
       const std::span<Token> tokens = commit_.TokensOf(delta);

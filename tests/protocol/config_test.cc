@@ -165,6 +165,30 @@ TEST(ConfigTest, ProgramFlagsAreIntegers) {
   }
 }
 
+TEST(ConfigTest, ExpertParallelGroupsAreWhole) {
+  const auto two = Load({"-dp", "4", "--expert-parallel-size", "2"});
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(ExpertParallelSize(two->config.scheduler), 2);
+  const auto all = Load({"-dp", "4", "--enable-expert-parallel"});
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(ExpertParallelSize(all->config.scheduler), 4);
+  EXPECT_EQ(ExpertParallelSize(Load({"-dp", "4"})->config.scheduler), 1);
+  const auto split = Load({"-dp", "3", "--expert-parallel-size", "2"});
+  EXPECT_THAT(
+      std::string(StatusText(split.status())),
+      HasSubstr("scheduler.data_parallel_size (--data-parallel-size): 3 is no multiple of "
+                "scheduler.expert_parallel_size (--expert-parallel-size) = 2; a group needs all "
+                "its workers: give 4"));
+  const auto both = Load({"-dp", "4", "--expert-parallel-size", "2", "--enable-expert-parallel"});
+  EXPECT_THAT(std::string(StatusText(both.status())),
+              HasSubstr("scheduler.expert_parallel_size (--expert-parallel-size): 2 contradicts "
+                        "scheduler.enable_expert_parallel (--enable-expert-parallel)"));
+  const auto gpu = Load({"-dp", "2", "--expert-parallel-size", "2", "--backend", "sm90"});
+  EXPECT_THAT(std::string(StatusText(gpu.status())),
+              HasSubstr("scheduler.expert_parallel_size (--expert-parallel-size): 2 is refused "
+                        "while worker.backend (--backend) is sm90"));
+}
+
 TEST(ConfigTest, DataParallelSizeHasItsShortForm) {
   for (const auto& arguments : std::vector<std::vector<std::string>>{
            {"-dp", "3"}, {"-dp=3"}, {"--data-parallel-size", "3"}, {"--data-parallel-size=3"}}) {

@@ -24,16 +24,16 @@ class AuditTest : public ::testing::Test {
     EXPECT_TRUE(SumsAgree());
   }
 
-  AuditFindings Audit() { return scheduler::AuditBlocks(harness_.group()); }
-  bool SumsAgree() { return scheduler::SumsAgree(harness_.group()); }
+  AuditFindings Audit() { return scheduler::AuditBlocks(harness_.engine()); }
+  bool SumsAgree() { return scheduler::SumsAgree(harness_.engine()); }
   // What a defect would reach; the interface gives no such way.
   scheduler::BlockPool& pool() {
-    return const_cast<scheduler::BlockPool&>(*harness_.group().block_pool());
+    return const_cast<scheduler::BlockPool&>(*harness_.engine().block_pool());
   }
   scheduler::PrefixCache& cache() {
-    return const_cast<scheduler::PrefixCache&>(*harness_.group().prefix_cache());
+    return const_cast<scheduler::PrefixCache&>(*harness_.engine().prefix_cache());
   }
-  scheduler::Sequence& sequence() { return *harness_.group().running(0).front(); }
+  scheduler::Sequence& sequence() { return *harness_.engine().running(0).front(); }
 
   GroupHarness harness_;
 };

@@ -38,7 +38,7 @@ TEST(ClusterScheduler, EqualSequencesAlternate) {
   EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(1U, 3U));
   EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(2U, 4U));
   EXPECT_EQ(harness.scheduler().num_running(), 4U);
-  EXPECT_EQ(harness.group(0).outstanding_tokens(), 14U) << "prompts of 4, 3 to generate";
+  EXPECT_EQ(harness.engine(0).outstanding_tokens(), 14U) << "prompts of 4, 3 to generate";
   EXPECT_TRUE(harness.Finish());
   for (uint64_t id = 1; id <= 4; ++id) {
     EXPECT_EQ(harness.outcome(id).tokens, harness.Alone(id, 4, 3)) << id;
@@ -100,13 +100,13 @@ TEST(ClusterScheduler, ALostGroupsSequencesMoveToTheLiveOne) {
   ASSERT_TRUE(harness.Plan(0, 0).has_value());
   harness.Abort(0);
   EXPECT_EQ(harness.scheduler().num_queued(), 2U);
-  EXPECT_EQ(harness.group(0).outstanding_tokens(), 0U);
+  EXPECT_EQ(harness.engine(0).outstanding_tokens(), 0U);
   const auto plan = harness.Plan(0, 1);
   EXPECT_THAT(Ids(plan), ElementsAre(2U, 4U, 1U, 3U)) << "at once, in its next step";
   EXPECT_EQ(plan->sequences[2].tokens.size(), 5U) << "prompt and the committed token";
   EXPECT_TRUE(plan->sequences[2].fresh_slot);
   EXPECT_FALSE(harness.Plan(0, 0).has_value());
-  EXPECT_EQ(harness.group(0).counters().replays, 2U);
+  EXPECT_EQ(harness.engine(0).counters().replays, 2U);
   EXPECT_TRUE(harness.Finish());
   for (uint64_t id = 1; id <= 4; ++id) {
     EXPECT_EQ(harness.outcome(id).tokens, harness.Alone(id, 4, 6)) << id;
@@ -226,6 +226,143 @@ TEST(ClusterScheduler, KeysUnderContentionGetTheirSharesOfTheTokens) {
   EXPECT_GT(ended.size(), 500U);
   EXPECT_NEAR(static_cast<double>(tokens[1]) / all, 0.25, 0.0125);
   EXPECT_NEAR(static_cast<double>(tokens[3]) / all, 0.75, 0.0375);
+}
+
+// ---- groups of several ranks
+
+HarnessSetup TwoRanks() {
+  HarnessSetup setup;
+  setup.ranks = 2;
+  return setup;
+}
+
+std::vector<size_t> SizesOf(const std::vector<protocol::StepPlan>& plans) {
+  std::vector<size_t> sizes;
+  for (const protocol::StepPlan& plan : plans) sizes.push_back(plan.sequences.size());
+  return sizes;
+}
+
+// Aim: every rank gets a plan of every step, and the lane waits for all of them.
+TEST(ClusterRanks, AllRanksTakeEveryStep) {
+  GroupHarness harness(TwoRanks());
+  harness.Start();
+  ASSERT_TRUE(harness.AddSimple(1, 4, 2).ok());
+  const auto plans = harness.PlanRanks();
+  EXPECT_EQ(SizesOf(plans), std::vector<size_t>({1, 0}));
+  EXPECT_EQ(plans[1].rank, protocol::RankId(1));
+  EXPECT_NE(plans[0].plan_hash, 0U);
+  ASSERT_TRUE(harness.Deliver(0, 0).ok());
+  EXPECT_EQ(harness.outcome(1).tokens.size(), 1U) << "what one rank answered is true";
+  EXPECT_TRUE(harness.PlanRanks().empty()) << "the other has not answered";
+  ASSERT_TRUE(harness.Deliver(0, 1).ok());
+  ASSERT_TRUE(harness.AddSimple(2, 3, 2).ok());
+  const auto next = harness.PlanRanks();
+  EXPECT_EQ(SizesOf(next), std::vector<size_t>({1, 1})) << "the idle rank has less to do";
+  EXPECT_EQ(next[0].step.value(), plans[0].step.value() + 1);
+  EXPECT_NE(next[0].plan_hash, plans[0].plan_hash);
+  ASSERT_TRUE(harness.Finish());
+  EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 4, 2));
+  EXPECT_EQ(harness.outcome(2).tokens, harness.Alone(2, 3, 2));
+}
+
+// Aim: equal prompts may be cached on each rank, in blocks of its own.
+TEST(ClusterRanks, EachRankHasItsOwnBlocksSlotsAndCache) {
+  HarnessSetup setup = TwoRanks();
+  setup.prefix_caching = true;
+  setup.num_checkpoints = 2;
+  GroupHarness harness(setup);
+  harness.Start();
+  for (uint64_t id : {1, 2}) {
+    ASSERT_TRUE(harness.Add(id, {9, 8, 7, 6, 5, 4}, StopAt(3)).ok());
+  }
+  EXPECT_EQ(SizesOf(harness.PlanRanks()), std::vector<size_t>({1, 1}));
+  for (const uint32_t engine : {0, 1}) {
+    EXPECT_EQ(harness.engine(engine).num_running(), 1U);
+    EXPECT_EQ(harness.engine(engine).num_free_slots(), 3U);
+  }
+  ASSERT_TRUE(harness.Finish());
+  ASSERT_TRUE(harness.Add(3, {9, 8, 7, 6, 5, 4}, StopAt(3)).ok());
+  ASSERT_TRUE(harness.Finish());
+  EXPECT_EQ(harness.outcome(3).cached_tokens, 4U);
+  EXPECT_EQ(harness.outcome(3).tokens, harness.outcome(1).tokens);
+}
+
+// Aim: the end of the epoch takes what runs on every rank back to the queue.
+TEST(ClusterRanks, OneLostRankEndsTheEpochOfAll) {
+  GroupHarness harness(TwoRanks());
+  harness.Start();
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(harness.AddSimple(id, 4, 6).ok());
+  harness.PlanRanks();
+  ASSERT_TRUE(harness.Deliver(0, 1).ok());
+  harness.Die();
+  EXPECT_EQ(harness.scheduler().num_queued(), 4U);
+  uint32_t marked = 0;
+  for (const auto& [id, sequence] : harness.scheduler().sequences()) {
+    marked += sequence->suspicion.marked() ? 1 : 0;
+  }
+  EXPECT_EQ(marked, 2U) << "those of rank 1 were not in flight any more";
+  harness.Settle(0, false);
+  harness.Start(2);
+  ASSERT_TRUE(harness.Finish());
+  for (uint64_t id = 1; id <= 4; ++id)
+    EXPECT_EQ(harness.outcome(id).tokens, harness.Alone(id, 4, 6));
+}
+
+// Aim: a suspect has the steps of its group to itself, and it gets them although the other rank
+// always has something to run.
+TEST(ClusterRanks, ASuspectRunsAloneInItsGroup) {
+  GroupHarness harness(TwoRanks());
+  harness.Start();
+  ASSERT_TRUE(harness.AddSimple(1, 3, 2).ok());
+  ASSERT_EQ(SizesOf(harness.PlanRanks()), std::vector<size_t>({1, 0}));
+  harness.Abort(0, scheduler::AbortCause::kStepFailed, 0, 0);
+  harness.Start(2);
+  uint64_t id = 1;
+  for (int step = 0; step < 12 && !harness.outcome(1).over(); ++step) {
+    while (harness.scheduler().num_queued() < 3) {
+      ASSERT_TRUE(harness.AddSimple(++id, 3, 8).ok());
+    }
+    const auto plans = harness.PlanRanks();
+    size_t suspects = 0, all = 0;
+    for (const protocol::StepPlan& plan : plans) {
+      for (const protocol::SequenceStep& part : plan.sequences) {
+        ++all;
+        const auto& sequence = *harness.scheduler().sequences().at(part.sequence);
+        suspects += sequence.alone() ? 1 : 0;
+      }
+    }
+    EXPECT_TRUE(suspects == 0 || all == 1) << suspects << " of " << all;
+    for (const uint32_t engine : {0, 1}) {
+      if (!harness.waiting(0, engine)) continue;
+      ASSERT_TRUE(harness.Deliver(0, engine).ok());
+    }
+  }
+  EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 3, 2));
+}
+
+// Aim: of two that are to be kept apart, the second goes to the other group, not to the other rank.
+TEST(ClusterRanks, MarkedSequencesSpreadOverGroups) {
+  HarnessSetup setup = TwoRanks();
+  setup.groups = 2;
+  GroupHarness harness(setup);
+  harness.Start(1, 0);
+  for (uint64_t id : {1, 2}) ASSERT_TRUE(harness.AddSimple(id, 3, 6).ok());
+  ASSERT_EQ(SizesOf(harness.PlanRanks()), std::vector<size_t>({1, 1}));
+  harness.Die(0);
+  harness.Start(2, 0);
+  harness.Start(3, 1);
+  EXPECT_EQ(SizesOf(harness.PlanRanks(0, 0)), std::vector<size_t>({1, 0}));
+  EXPECT_EQ(SizesOf(harness.PlanRanks(0, 1)), std::vector<size_t>({1, 0}));
+}
+
+TEST(ClusterRanks, AResultOfARankThatThereIsNotIsRefused) {
+  GroupHarness harness(TwoRanks());
+  harness.Start();
+  ASSERT_TRUE(harness.AddSimple(1, 3, 2).ok());
+  harness.PlanRanks();
+  protocol::StepResult wrong = harness.result(0, 1);
+  wrong.rank = protocol::RankId(2);
+  EXPECT_EQ(harness.Commit(wrong).message(), "result of rank 2 of a group of 2 ranks");
 }
 
 }  // namespace

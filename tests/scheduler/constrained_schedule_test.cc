@@ -48,8 +48,8 @@ TEST(ConstrainedSchedule, G5DraftsChangeNoTokenUnderAConstraint) {
         EXPECT_EQ(harness.outcome(id).tokens, Expected(harness, id)) << id << " depth " << depth;
         EXPECT_EQ(harness.outcome(id + 50).tokens, harness.Alone(id + 50, 3, 20));
         EXPECT_EQ(harness.outcome(id).num_accepted_tokens, harness.outcome(id).num_drafted);
-        provided += harness.group().counters().provided_accepted_tokens;
-        thrown_away += harness.group().counters().unbound_drafts;
+        provided += harness.engine().counters().provided_accepted_tokens;
+        thrown_away += harness.engine().counters().unbound_drafts;
       }
     }
   }
@@ -80,7 +80,7 @@ TEST(ConstrainedSchedule, G5ABoundSequenceGetsItsForcedTokensAndNoDraftsOfTheHea
     EXPECT_THAT(next->sequences[0].masks, SizeIs(1)) << "there is a choice, so no draft";
     EXPECT_EQ(next->sequences[0].draft_depth, 0u);
     const auto reason = static_cast<size_t>(scheduler::Undrafted::kByGrammar);
-    EXPECT_EQ(harness.group().counters().undrafted[reason], 1u);
+    EXPECT_EQ(harness.engine().counters().undrafted[reason], 1u);
     return;
   }
 }

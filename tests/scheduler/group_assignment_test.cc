@@ -26,20 +26,20 @@ TEST(GroupAssignment, OutstandingIsWhatIsLeftToComputeWithinTheHorizon) {
 }
 
 TEST(GroupAssignment, TheLeastLoadedRelativeToItsCapacityTakes) {
-  std::vector<GroupLoad> groups = {{true, 300, 1000}, {true, 400, 2000}, {true, 200, 500}};
-  EXPECT_EQ(ChooseGroup(groups), 1U);
+  std::vector<EngineLoad> groups = {{true, 300, 1000}, {true, 400, 2000}, {true, 200, 500}};
+  EXPECT_EQ(ChooseEngine(groups), 1U);
   groups[1].can_take = false;
-  EXPECT_EQ(ChooseGroup(groups), 0U);
+  EXPECT_EQ(ChooseEngine(groups), 0U);
   groups[0].capacity_tokens = 0;
-  EXPECT_EQ(ChooseGroup(groups), 2U);
+  EXPECT_EQ(ChooseEngine(groups), 2U);
   groups[2].can_take = false;
-  EXPECT_EQ(ChooseGroup(groups), std::nullopt);
-  EXPECT_EQ(ChooseGroup({}), std::nullopt);
+  EXPECT_EQ(ChooseEngine(groups), std::nullopt);
+  EXPECT_EQ(ChooseEngine({}), std::nullopt);
 }
 
 TEST(GroupAssignment, OfEqualsTheLowest) {
-  const std::vector<GroupLoad> groups = {{false, 0, 9}, {true, 2, 10}, {true, 1, 5}};
-  EXPECT_EQ(ChooseGroup(groups), 1U);
+  const std::vector<EngineLoad> groups = {{false, 0, 9}, {true, 2, 10}, {true, 1, 5}};
+  EXPECT_EQ(ChooseEngine(groups), 1U);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ class GroupCacheTest : public ::testing::Test {
     return plan->sequences.front();
   }
   uint64_t Missed(CacheMiss reason) const {
-    return harness_.group().counters().cache_misses[static_cast<size_t>(reason)];
+    return harness_.engine().counters().cache_misses[static_cast<size_t>(reason)];
   }
 
   GroupHarness harness_;
@@ -49,8 +49,8 @@ TEST_F(GroupCacheTest, AHitResumesAtTheCheckpointOfTheLastWholeBlock) {
   EXPECT_EQ(hit.tokens.size(), 3U);
   EXPECT_EQ(harness_.outcome(1).cached_tokens, 0U);
   EXPECT_EQ(harness_.outcome(2).cached_tokens, 8U);
-  EXPECT_EQ(harness_.group().counters().cache_hits, 8U);
-  EXPECT_EQ(harness_.group().counters().cache_queries, 21U);
+  EXPECT_EQ(harness_.engine().counters().cache_hits, 8U);
+  EXPECT_EQ(harness_.engine().counters().cache_queries, 21U);
 }
 
 TEST_F(GroupCacheTest, TheLastTokenIsAlwaysComputed) {
@@ -82,7 +82,7 @@ TEST_F(GroupCacheTest, MissesHaveReasons) {
   First(40, Counting(10));
   EXPECT_EQ(Missed(CacheMiss::kEvicted), 8U);
   EXPECT_EQ(Missed(CacheMiss::kCold), cold);
-  EXPECT_GT(harness_.group().counters().cache_evictions, 0U);
+  EXPECT_GT(harness_.engine().counters().cache_evictions, 0U);
 }
 
 TEST_F(GroupCacheTest, NothingOutlivesTheEpoch) {
@@ -104,7 +104,7 @@ TEST_F(FullPoolTest, ANewcomerNeedsRoomOnlyForWhatNobodyUses) {
     ASSERT_TRUE(harness_.Plan());
     ASSERT_TRUE(harness_.Deliver().ok());
   }
-  EXPECT_LT(harness_.group().num_free_blocks(), 6U);
+  EXPECT_LT(harness_.engine().num_free_blocks(), 6U);
   ASSERT_TRUE(harness_.Add(2, Counting(25), StopAt(1)).ok());
   const auto plan = harness_.Plan();
   ASSERT_TRUE(plan);
@@ -137,7 +137,7 @@ TEST_F(WorkerBeforeTest, AWorkerThatCannotResumeIsSentNothingShared) {
   const protocol::SequenceStep again = First(2, Counting(10));
   EXPECT_EQ(again.shared_length, 0U);
   EXPECT_EQ(again.tokens.size(), 10U);
-  EXPECT_EQ(harness_.group().prefix_cache(), nullptr);
+  EXPECT_EQ(harness_.engine().prefix_cache(), nullptr);
 }
 
 class WithoutCacheTest : public GroupCacheTest {
@@ -148,7 +148,7 @@ class WithoutCacheTest : public GroupCacheTest {
 TEST_F(WithoutCacheTest, NothingIsSharedAndNothingStops) {
   EXPECT_EQ(First(1, Counting(10)).tokens.size(), 10U);
   EXPECT_EQ(First(2, Counting(10)).first_position, 0U);
-  EXPECT_EQ(harness_.group().counters().cache_queries, 0U);
+  EXPECT_EQ(harness_.engine().counters().cache_queries, 0U);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A ClusterScheduler with a FakeWorker behind each group: every call is followed by
+// A ClusterScheduler with a FakeWorker behind each rank of each group: every call is followed by
 // CheckInvariants, every delta is kept per sequence. Owns all. Thread: the test's. Must never:
 // change state of the scheduler past its interface.
 #pragma once
@@ -29,6 +29,7 @@ struct HarnessSetup {
   uint32_t queued_requests_max = 100;
   uint64_t queued_tokens_max = 10'000;
   uint32_t groups = 1;
+  uint32_t ranks = 1;             // of each group
   uint32_t max_draft_tokens = 0;  // of the workers' draft heads
   bool edits_logits = true;       // the workers know edits
   bool scores_prompts = true;     // and logprobs of prompts
@@ -76,20 +77,22 @@ class GroupHarness {
  public:
   explicit GroupHarness(const HarnessSetup& setup)
       : setup_(setup),
-        scheduler_(LimitsOf(setup), setup.groups),
-        workers_(setup.groups),
-        pending_(setup.groups, std::vector<std::optional<protocol::StepResult>>(setup.lanes)) {}
+        scheduler_(LimitsOf(setup), setup.groups, setup.ranks),
+        workers_(setup.groups * setup.ranks),
+        pending_(workers_.size(), std::vector<std::optional<protocol::StepResult>>(setup.lanes)) {}
 
   void Start(uint64_t epoch = 1, uint32_t group = 0) {
-    workers_[group].Restart(GeometryOf(setup_));
-    Take(scheduler_.StartEpoch(protocol::GroupId(group), protocol::RankId(0),
-                               protocol::Epoch(epoch), GeometryOf(setup_)));
+    for (const uint32_t engine : RanksOf(group)) workers_[engine].Restart(GeometryOf(setup_));
+    const std::vector<protocol::CacheGeometry> geometry(setup_.ranks, GeometryOf(setup_));
+    Take(scheduler_.StartEpoch(protocol::GroupId(group), protocol::Epoch(epoch), geometry));
     Check("StartEpoch");
   }
   void Abort(uint32_t group = 0, scheduler::AbortCause cause = scheduler::AbortCause::kWorkerLeft,
              uint32_t node = 0, uint32_t failed = scheduler::kAnyLane) {
     Take(scheduler_.AbortInflight(protocol::GroupId(group), cause, node, failed));
-    for (auto& result : pending_[group]) result.reset();
+    for (const uint32_t engine : RanksOf(group)) {
+      for (auto& result : pending_[engine]) result.reset();
+    }
     Check("AbortInflight");
   }
   // The worker of the group dies in its running step.
@@ -132,23 +135,34 @@ class GroupHarness {
     return gone;
   }
 
-  // Plans a lane and lets the worker run it; the result waits for Deliver.
-  std::optional<protocol::StepPlan> Plan(uint32_t lane = 0, uint32_t group = 0) {
-    std::optional<protocol::StepPlan> plan = scheduler_.PlanStep(protocol::GroupId(group), lane);
+  // Plans a lane and lets the workers of all ranks run it; the results wait for Deliver.
+  std::vector<protocol::StepPlan> PlanRanks(uint32_t lane = 0, uint32_t group = 0) {
+    std::vector<protocol::StepPlan> plans = scheduler_.PlanStep(protocol::GroupId(group), lane);
     Check("PlanStep");
-    if (plan) pending_[group][lane] = workers_[group].Run(*plan);
-    EXPECT_EQ(workers_[group].defect(), "");
-    return plan;
+    for (const protocol::StepPlan& plan : plans) {
+      const uint32_t engine = scheduler_.EngineOf(plan.group, plan.rank);
+      pending_[engine][lane] = workers_[engine].Run(plan);
+      EXPECT_EQ(workers_[engine].defect(), "");
+      EXPECT_EQ(plan.step, plans.front().step) << "ranks of a group take every step together";
+      EXPECT_EQ(plan.plan_hash, plans.front().plan_hash);
+    }
+    return plans;
   }
-  bool waiting(uint32_t lane, uint32_t group = 0) const {
-    return pending_[group][lane].has_value();
+  // The plan of the first rank.
+  std::optional<protocol::StepPlan> Plan(uint32_t lane = 0, uint32_t group = 0) {
+    std::vector<protocol::StepPlan> plans = PlanRanks(lane, group);
+    if (plans.empty()) return std::nullopt;
+    return std::move(plans.front());
   }
-  const protocol::StepResult& result(uint32_t lane = 0, uint32_t group = 0) const {
-    return *pending_[group][lane];
+  bool waiting(uint32_t lane, uint32_t engine = 0) const {
+    return pending_[engine][lane].has_value();
   }
-  absl::Status Deliver(uint32_t lane = 0, uint32_t group = 0) {
-    const protocol::StepResult result = *std::exchange(pending_[group][lane], std::nullopt);
-    return Commit(result, group);
+  const protocol::StepResult& result(uint32_t lane = 0, uint32_t engine = 0) const {
+    return *pending_[engine][lane];
+  }
+  absl::Status Deliver(uint32_t lane = 0, uint32_t engine = 0) {
+    const protocol::StepResult result = *std::exchange(pending_[engine][lane], std::nullopt);
+    return Commit(result, engine / setup_.ranks);
   }
   absl::Status Commit(const protocol::StepResult& result, uint32_t group = 0) {
     scheduler::StepCommit commit;
@@ -173,10 +187,10 @@ class GroupHarness {
   bool Finish(int steps = 1000) {
     for (int i = 0; i < steps; ++i) {
       bool any = false;
-      for (uint32_t group = 0; group < setup_.groups; ++group) {
+      for (uint32_t engine = 0; engine < pending_.size(); ++engine) {
         for (uint32_t lane = 0; lane < setup_.lanes; ++lane) {
-          if (!waiting(lane, group)) continue;
-          EXPECT_TRUE(Deliver(lane, group).ok());
+          if (!waiting(lane, engine)) continue;
+          EXPECT_TRUE(Deliver(lane, engine).ok());
           any = true;
         }
       }
@@ -191,8 +205,8 @@ class GroupHarness {
   }
 
   scheduler::ClusterScheduler& scheduler() { return scheduler_; }
-  const scheduler::GroupScheduler& group(uint32_t group = 0) const {
-    return scheduler_.group(protocol::GroupId(group));
+  const scheduler::GroupScheduler& engine(uint32_t engine = 0) const {
+    return scheduler_.engine(engine);
   }
   const Outcome& outcome(uint64_t id) { return outcomes_[id]; }
   uint32_t max_model_len() const { return setup_.max_model_len; }
@@ -203,12 +217,17 @@ class GroupHarness {
   }
 
  private:
+  std::vector<uint32_t> RanksOf(uint32_t group) const {
+    std::vector<uint32_t> engines;
+    for (uint32_t r = 0; r < setup_.ranks; ++r) engines.push_back(group * setup_.ranks + r);
+    return engines;
+  }
   void Check(const char* after) {
     const absl::Status status = scheduler::CheckInvariants(scheduler_);
     EXPECT_TRUE(status.ok()) << "after " << after << ": " << status;
-    for (uint32_t i = 0; i < setup_.groups; ++i) {
-      EXPECT_TRUE(scheduler::SumsAgree(group(i))) << "after " << after;
-      EXPECT_EQ(scheduler::AuditBlocks(group(i)), scheduler::AuditFindings{}) << "after " << after;
+    for (uint32_t i = 0; i < workers_.size(); ++i) {
+      EXPECT_TRUE(scheduler::SumsAgree(engine(i))) << "after " << after;
+      EXPECT_EQ(scheduler::AuditBlocks(engine(i)), scheduler::AuditFindings{}) << "after " << after;
     }
   }
   void Take(const std::vector<scheduler::SequenceDelta>& deltas) {
@@ -227,8 +246,8 @@ class GroupHarness {
 
   HarnessSetup setup_;
   scheduler::ClusterScheduler scheduler_;
-  std::vector<FakeWorker> workers_;                                        // by group
-  std::vector<std::vector<std::optional<protocol::StepResult>>> pending_;  // by group and lane
+  std::vector<FakeWorker> workers_;                                        // by engine
+  std::vector<std::vector<std::optional<protocol::StepResult>>> pending_;  // by engine and lane
   std::map<uint64_t, Outcome> outcomes_;
 };
 

@@ -21,16 +21,15 @@ using ::testing::HasSubstr;
 class BrokenState : public ::testing::Test {
  protected:
   BrokenState() : scheduler_(LimitsOf(kSetup), 1) {
-    scheduler_.StartEpoch(protocol::GroupId(0), protocol::RankId(0), protocol::Epoch(1),
-                          GeometryOf(kSetup));
+    scheduler_.StartEpoch(kOnly, protocol::Epoch(1), std::vector{GeometryOf(kSetup)});
     Add(1);
     Add(2);
-    in_flight_ = *scheduler_.PlanStep(kOnly, 0);
+    in_flight_ = scheduler_.PlanStep(kOnly, 0).at(0);
     FakeWorker worker;
     worker.Restart(GeometryOf(kSetup));
     scheduler::StepCommit commit;
     EXPECT_TRUE(
-        scheduler_.CommitStep(kOnly, worker.Run(*scheduler_.PlanStep(kOnly, 1)), commit).ok());
+        scheduler_.CommitStep(kOnly, worker.Run(scheduler_.PlanStep(kOnly, 1).at(0)), commit).ok());
     Add(3);
   }
 
@@ -133,8 +132,8 @@ TEST_F(BrokenState, StepsInFlightAreNamed) {
 }
 
 TEST_F(BrokenState, RowsOfStepsAreNamed) {
-  auto& part = const_cast<scheduler::StepInFlight::Part&>(
-      scheduler_.group(kOnly).in_flight(0).parts.front());
+  auto& part =
+      const_cast<scheduler::StepInFlight::Part&>(scheduler_.engine(0).in_flight(0).parts.front());
   const auto expect = [&](uint32_t& field, uint32_t value, const std::string& text) {
     const uint32_t whole = std::exchange(field, value);
     EXPECT_EQ(CheckInvariants(scheduler_).message(), text);
@@ -151,7 +150,8 @@ TEST_F(BrokenState, RowsOfStepsAreNamed) {
 }
 
 TEST_F(BrokenState, FlowsAndTheirSequencesDisagree) {
-  Expect(3, [](Sequence& s) { s.has_run = true; }, "scheduler invariant 12: flow \"\" has 1 of 3");
+  Expect(
+      3, [](Sequence& s) { s.has_run = true; }, "scheduler invariant 12: flow \"\" has 1 of 3");
 }
 
 }  // namespace

@@ -198,7 +198,7 @@ TEST(CordonTest, ACordonedGroupFinishesAndTakesNobody) {
   ASSERT_TRUE(harness.Deliver(0, 1).ok());
   EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(2U, 3U, 4U));
   EXPECT_TRUE(harness.Finish());
-  EXPECT_EQ(harness.group(0).num_running(), 0U);
+  EXPECT_EQ(harness.engine(0).num_running(), 0U);
 }
 
 TEST(CordonTest, MovedSequencesGoOnInTheOtherGroup) {
@@ -217,10 +217,10 @@ TEST(CordonTest, MovedSequencesGoOnInTheOtherGroup) {
   ASSERT_TRUE(harness.Plan(0, 0));
   harness.scheduler().Cordon(protocol::GroupId(0));
   harness.scheduler().Evict(protocol::GroupId(0));
-  EXPECT_EQ(harness.group(0).num_running(), 2U) << "a step in flight ends first";
+  EXPECT_EQ(harness.engine(0).num_running(), 2U) << "a step in flight ends first";
   ASSERT_TRUE(harness.Deliver(0, 0).ok());
-  EXPECT_EQ(harness.group(0).num_running(), 0U);
-  EXPECT_EQ(harness.group(0).counters().moves, 2U);
+  EXPECT_EQ(harness.engine(0).num_running(), 0U);
+  EXPECT_EQ(harness.engine(0).counters().moves, 2U);
   EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(2U, 4U, 1U, 3U));
   EXPECT_TRUE(harness.Finish());
   for (uint64_t id = 1; id <= 4; ++id) {
@@ -263,7 +263,7 @@ TEST(CordonTest, PinnedSequencesRunInTheirGroupAlone) {
   EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(1U)) << "in spite of the cordon";
   harness.scheduler().Evict(protocol::GroupId(1));
   EXPECT_TRUE(harness.Finish());
-  EXPECT_EQ(harness.group(1).counters().moves, 0U);
+  EXPECT_EQ(harness.engine(1).counters().moves, 0U);
 }
 
 // The lowest group has a smaller cache: what it can never hold is on probation elsewhere.
@@ -284,7 +284,7 @@ TEST(Poison, ProbationIsWhereTheSequenceFits) {
   }
   EXPECT_FALSE(harness.Plan(0, 0).has_value());
   ASSERT_TRUE(harness.Plan(0, 1).has_value());
-  EXPECT_NE(harness.group(1).probation(), nullptr);
+  EXPECT_NE(harness.engine(1).probation(), nullptr);
 }
 
 // The check of a group is pinned to it, and waits for its turn all the same.

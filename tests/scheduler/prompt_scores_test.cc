@@ -77,7 +77,7 @@ TEST(PromptScores, PreemptionInThePrefillScoresNothingTwice) {
   ASSERT_TRUE(harness.AddSimple(2, 2, 20).ok());  // served before it, and grows beside it
   ASSERT_TRUE(AddScored(harness, 1, Counting(30), 4, 1).ok());
   ASSERT_TRUE(harness.Finish());
-  EXPECT_GT(harness.group().counters().preemptions[0], 0U);
+  EXPECT_GT(harness.engine().counters().preemptions[0], 0U);
   EXPECT_EQ(harness.outcome(1).scores, Wanted(Counting(30)));
 }
 
@@ -109,12 +109,12 @@ TEST(PromptScores, AReplayMayHitWhatIsScored) {
     ASSERT_TRUE(harness.Plan());
     ASSERT_TRUE(harness.Deliver().ok());
   }
-  const uint64_t queries = harness.group().counters().cache_queries;
+  const uint64_t queries = harness.engine().counters().cache_queries;
   harness.Abort();
   harness.Start(2);
   ASSERT_TRUE(harness.Finish());
   EXPECT_EQ(harness.outcome(1).scores, Wanted(Counting(30)));
-  EXPECT_EQ(harness.group().counters().cache_queries, queries) << "counted at first admission";
+  EXPECT_EQ(harness.engine().counters().cache_queries, queries) << "counted at first admission";
 }
 
 TEST(PromptScores, AWorkerThatScoresNothingIsNotAskedTo) {

@@ -16,6 +16,7 @@ enum class World : uint8_t {
   kCached,       // with the prefix cache
   kColliding,    // whose hash is always the same
   kThreeBlocks,  // and one slot, with the prefix cache
+  kRanks,        // several in a group, failed steps and deaths, with the prefix cache
 };
 
 class RandomRun {
@@ -30,7 +31,7 @@ class RandomRun {
   }
 
   // Of the first group.
-  const scheduler::SchedulerCounters& Counters() { return harness_.group().counters(); }
+  const scheduler::SchedulerCounters& Counters() { return harness_.engine().counters(); }
 
   void Run(int operations) {
     for (int i = 0; i < operations; ++i) Operate();
@@ -60,6 +61,7 @@ class RandomRun {
     setup.queued_requests_max = Pick(1, 6);
     setup.queued_tokens_max = Pick(4, 40);
     setup.groups = Pick(1, 3);
+    if (world_ == World::kRanks) setup.ranks = Pick(2, 4);
     setup.max_draft_tokens = std::min(Pick(0, 5), setup.budget);
     setup.speculation.max_depth = Pick(0, 5);
     setup.speculation.adaptation =
@@ -89,19 +91,21 @@ class RandomRun {
   void Operate() {
     const uint32_t lane = Pick(0, setup_.lanes - 1);
     const uint32_t group = Pick(0, setup_.groups - 1);
+    const uint32_t engine =
+        group * setup_.ranks + (setup_.ranks > 1 ? Pick(0, setup_.ranks - 1) : 0);
     const uint32_t what = Pick(0, 99);
     if (what < 20) {
       Add();
     } else if (what < 58) {
       harness_.Plan(lane, group);
     } else if (what < 90) {
-      if (harness_.waiting(lane, group)) {
-        EXPECT_TRUE(harness_.Deliver(lane, group).ok());
+      if (harness_.waiting(lane, engine)) {
+        EXPECT_TRUE(harness_.Deliver(lane, engine).ok());
       }
     } else if (what < 94) {
       if (last_id_ > 0) Cancel(Pick(1, last_id_));
     } else if (what < 97) {
-      if (harness_.waiting(lane, group)) Refuse(lane, group);
+      if (harness_.waiting(lane, engine)) Refuse(lane, engine);
     } else if (!caching_ || Pick(0, 9) == 0) {
       ChangeEpoch(group);  // which empties the cache
     }
@@ -142,7 +146,7 @@ class RandomRun {
     }
     expected.unchecked = true;
     for (uint32_t group = 0; group < setup_.groups; ++group) {
-      if (harness_.group(group).has_epoch()) expected.unchecked = false;
+      if (HasEpoch(group)) expected.unchecked = false;
     }
     expected_[++last_id_] = std::move(expected);
   }
@@ -154,8 +158,8 @@ class RandomRun {
   }
 
   // A result that answers another plan changes nothing.
-  void Refuse(uint32_t lane, uint32_t group) {
-    protocol::StepResult wrong = harness_.result(lane, group);
+  void Refuse(uint32_t lane, uint32_t engine) {
+    protocol::StepResult wrong = harness_.result(lane, engine);
     switch (Pick(0, 2)) {
       case 0:
         wrong.step = wrong.step.Next();
@@ -164,16 +168,17 @@ class RandomRun {
         wrong.epoch = wrong.epoch.Next();
         break;
       default:
-        wrong.sequences.push_back(wrong.sequences.front());
+        wrong.sequences.emplace_back();
     }
-    EXPECT_EQ(harness_.Commit(wrong, group).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(harness_.Commit(wrong, engine / setup_.ranks).code(),
+              absl::StatusCode::kInvalidArgument);
   }
 
   // The worker of a group is lost. Sometimes the next one comes at once, sometimes the others have
   // to do for a while, sometimes all are lost.
   void ChangeEpoch(uint32_t group) {
-    if (!harness_.group(group).has_epoch()) return Revive(group);
-    harness_.Abort(group);
+    if (!HasEpoch(group)) return Revive(group);
+    Abort(group);
     // Sometimes another worker takes over, with a smaller or larger cache.
     if (Pick(0, 3) == 0) {
       resized_ = true;
@@ -183,17 +188,30 @@ class RandomRun {
     if (Pick(0, 1) == 0) Revive(group);
   }
   void Revive(uint32_t group) { harness_.Start(++epoch_, group); }
+  bool HasEpoch(uint32_t group) { return harness_.scheduler().has_epoch(protocol::GroupId(group)); }
+
+  // With several ranks requests are blamed, too: for steps that failed, and for deaths.
+  void Abort(uint32_t group) {
+    if (world_ != World::kRanks || Pick(0, 1) == 0) return harness_.Abort(group);
+    if (Pick(0, 1) == 0) {
+      return harness_.Abort(group, scheduler::AbortCause::kStepFailed, 0,
+                            Pick(0, setup_.lanes - 1));
+    }
+    harness_.Die(group);
+    if (Pick(0, 1) == 0) harness_.Settle(group, Pick(0, 1) == 0);
+  }
 
   // Faults stop: everything ends within a bound, with the tokens of sequential decoding.
   void Settle() {
     for (uint32_t group = 0; group < setup_.groups; ++group) {
-      if (!harness_.group(group).has_epoch()) Revive(group);
+      for (int death = 0; death < 10; ++death) harness_.Settle(group, false);
+      if (!HasEpoch(group)) Revive(group);
     }
     ASSERT_TRUE(harness_.Finish(20'000)) << "something never finishes";
-    for (uint32_t group = 0; group < setup_.groups; ++group) {
-      const scheduler::BlockPool* blocks = harness_.group(group).block_pool();
-      EXPECT_EQ(harness_.group(group).num_free_blocks(), blocks->num_blocks());
-      EXPECT_EQ(harness_.group(group).outstanding_tokens(), 0U);
+    for (uint32_t engine = 0; engine < setup_.groups * setup_.ranks; ++engine) {
+      const scheduler::BlockPool* blocks = harness_.engine(engine).block_pool();
+      EXPECT_EQ(harness_.engine(engine).num_free_blocks(), blocks->num_blocks());
+      EXPECT_EQ(harness_.engine(engine).outstanding_tokens(), 0U);
     }
     EXPECT_EQ(harness_.scheduler().num_queued(), 0U);
     for (const auto& [id, expected] : expected_) {
@@ -201,7 +219,8 @@ class RandomRun {
       const std::vector<int32_t> alone =
           DecodeAlone(expected.prompt, expected.stop, setup_.max_model_len);
       if (expected.cancelled || !outcome.error.ok()) {
-        EXPECT_TRUE(expected.cancelled || expected.unchecked || resized_) << outcome.error;
+        EXPECT_TRUE(expected.cancelled || expected.unchecked || resized_ || world_ == World::kRanks)
+            << outcome.error;
         ASSERT_LE(outcome.tokens.size(), alone.size()) << "sequence " << id;
         EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), alone.begin()));
         continue;
@@ -259,6 +278,14 @@ TEST(RandomSchedule, EveryOutputEqualsSequentialDecodingInThreeBlocksAndOneSlot)
 
 TEST(RandomSchedule, EveryOutputEqualsSequentialDecodingWhenAllHashesCollide) {
   RunCached(1000, World::kColliding);
+}
+
+TEST(RandomSchedule, EveryOutputEqualsSequentialDecodingOnGroupsOfSeveralRanks) {
+  for (uint32_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomRun(seed, World::kRanks).Run(150);
+    if (::testing::Test::HasFailure()) return;
+  }
 }
 
 TEST(RandomSchedule, LongRunsInOneConfiguration) {

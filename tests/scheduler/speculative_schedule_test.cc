@@ -94,7 +94,7 @@ TEST(SpeculativeSchedule, DraftsShareTheRowsAndPushNobodyOut) {
   const auto plan = harness.Plan();
   ASSERT_EQ(plan->sequences.size(), 2u);
   EXPECT_LE(plan->sequences[0].draft_depth + plan->sequences[1].draft_depth, 8u);
-  EXPECT_EQ(harness.group().counters().preemptions[0], 0u);
+  EXPECT_EQ(harness.engine().counters().preemptions[0], 0u);
   ASSERT_TRUE(harness.Finish());
   EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 4, 8));
   EXPECT_EQ(harness.outcome(2).tokens, harness.Alone(2, 4, 8));
@@ -111,7 +111,7 @@ TEST(SpeculativeSchedule, AStopTokenAmongTheDraftsEndsTheSequenceThere) {
     ASSERT_TRUE(harness.Finish());
     EXPECT_EQ(harness.outcome(1).tokens, DecodeAlone(prompt, stop, harness.max_model_len())) << id;
     EXPECT_EQ(harness.outcome(1).num_accepted_tokens, harness.outcome(1).num_drafted) << id;
-    for (const uint64_t count : harness.group().counters().accepted) behind += count;
+    for (const uint64_t count : harness.engine().counters().accepted) behind += count;
     behind -= harness.outcome(1).num_accepted_tokens;
   }
   EXPECT_GT(behind, 0u) << "they count in the totals, not for the sequence";
@@ -138,7 +138,7 @@ TEST(SpeculativeSchedule, CountsWhatWasDraftedAndKept) {
   harness.Start();
   ASSERT_TRUE(harness.AddSimple(1, 4, 30).ok());
   ASSERT_TRUE(harness.Finish());
-  const scheduler::SchedulerCounters& counters = harness.group().counters();
+  const scheduler::SchedulerCounters& counters = harness.engine().counters();
   EXPECT_EQ(counters.draft_tokens, harness.outcome(1).num_draft_tokens);
   uint64_t accepted = 0;
   for (const uint64_t count : counters.accepted) accepted += count;

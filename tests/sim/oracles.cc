@@ -22,11 +22,11 @@ void Oracles::CheckScheduler(const scheduler::ClusterScheduler& scheduler) {
       Violate(3, absl::StrCat("sequence ", id.value(), " is a suspect and shares blocks"));
     }
   }
-  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
-    const scheduler::GroupScheduler& group = scheduler.group(protocol::GroupId(i));
-    const scheduler::AuditFindings found = scheduler::AuditBlocks(group);
-    if (!(found == scheduler::AuditFindings{}) || !scheduler::SumsAgree(group)) {
-      Violate(3, absl::StrCat("the audit of group ", i, " finds ", found.leaks, " leaks, ",
+  for (uint32_t i = 0; i < scheduler.num_engines(); ++i) {
+    const scheduler::GroupScheduler& engine = scheduler.engine(i);
+    const scheduler::AuditFindings found = scheduler::AuditBlocks(engine);
+    if (!(found == scheduler::AuditFindings{}) || !scheduler::SumsAgree(engine)) {
+      Violate(3, absl::StrCat("the audit of engine ", i, " finds ", found.leaks, " leaks, ",
                               found.double_frees, " double frees"));
     }
   }
@@ -51,15 +51,16 @@ void Oracles::CheckIdle(const scheduler::ClusterScheduler& scheduler,
     Violate(7, absl::StrCat("the front door counts ", door.waiting_requests(), " requests and ",
                             door.waiting_tokens(), " tokens that nobody waits with"));
   }
-  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
-    const scheduler::GroupScheduler& group = scheduler.group(protocol::GroupId(i));
-    if (!group.has_epoch()) continue;
-    if (group.num_free_blocks() != group.block_pool()->num_blocks() ||
-        group.num_free_slots() != group.geometry().num_slots || group.outstanding_tokens() != 0) {
-      Violate(7, absl::StrCat("group ", i, " is idle and has ", group.num_free_blocks(), " of ",
-                              group.block_pool()->num_blocks(), " blocks, ", group.num_free_slots(),
-                              " of ", group.geometry().num_slots, " slots, ",
-                              group.outstanding_tokens(), " outstanding tokens"));
+  for (uint32_t i = 0; i < scheduler.num_engines(); ++i) {
+    const scheduler::GroupScheduler& engine = scheduler.engine(i);
+    if (!engine.has_epoch()) continue;
+    if (engine.num_free_blocks() != engine.block_pool()->num_blocks() ||
+        engine.num_free_slots() != engine.geometry().num_slots ||
+        engine.outstanding_tokens() != 0) {
+      Violate(7, absl::StrCat("engine ", i, " is idle and has ", engine.num_free_blocks(), " of ",
+                              engine.block_pool()->num_blocks(), " blocks, ",
+                              engine.num_free_slots(), " of ", engine.geometry().num_slots,
+                              " slots, ", engine.outstanding_tokens(), " outstanding tokens"));
     }
   }
 }

@@ -322,7 +322,7 @@ std::string SimCluster::DescribeStall() const {
                                   coordinator_.door->ready() ? "ready" : "not ready");
   const scheduler::ClusterScheduler& scheduler = coordinator_.loop->scheduler();
   for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
-    const scheduler::GroupScheduler& group = scheduler.group(protocol::GroupId(i));
+    const scheduler::GroupScheduler& group = scheduler.engine(i);
     absl::StrAppend(&what, "; group ", i, ": epoch ", group.has_epoch(), ", cordoned ",
                     group.cordoned(), ", running ", group.num_running(), ", probation ",
                     group.probation() != nullptr, ", in flight ", group.in_flight(0).parts.size());
@@ -330,7 +330,7 @@ std::string SimCluster::DescribeStall() const {
   for (const auto& [id, sequence] : scheduler.sequences()) {
     const scheduler::Suspicion& suspicion = sequence->suspicion;
     absl::StrAppend(&what, "; sequence ", id.value(), ": state ", static_cast<int>(sequence->state),
-                    ", group ", sequence->group, ", lane ", sequence->lane, ", computed ",
+                    ", engine ", sequence->engine, ", lane ", sequence->lane, ", computed ",
                     sequence->computed, " of ", sequence->length(), ", failures ",
                     sequence->step_failures, ", marks ", suspicion.marks(),
                     suspicion.held() ? ", held" : "", sequence->pinned ? ", pinned" : "");

@@ -9,8 +9,7 @@ using coordinator::FinishReason;
 using coordinator::RolloutState;
 
 void SimCluster::ObserveSequence(const scheduler::Sequence& sequence) {
-  const scheduler::GroupScheduler& group =
-      coordinator_.loop->scheduler().group(protocol::GroupId(sequence.group));
+  const scheduler::GroupScheduler& group = coordinator_.loop->scheduler().engine(sequence.engine);
   const bool runs = sequence.state == scheduler::SequenceState::kRunning;
   const bool drafted = sequence.num_draft_tokens > 0;
   marks_.Reach(Mark::kPreemptedWhileDrafting, !runs && drafted && group.has_epoch());
@@ -73,8 +72,8 @@ void SimCluster::ObserveRound() {
   const scheduler::ClusterScheduler& scheduler = coordinator_.loop->scheduler();
   for (const auto& [id, sequence] : scheduler.sequences()) ObserveSequence(*sequence);
   bool all = scheduler.num_groups() > 1;
-  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
-    const scheduler::GroupScheduler& group = scheduler.group(protocol::GroupId(i));
+  for (uint32_t i = 0; i < scheduler.num_engines(); ++i) {
+    const scheduler::GroupScheduler& group = scheduler.engine(i);
     ObserveGroup(group);
     all = all && !group.in_flight(0).parts.empty();
   }
@@ -101,7 +100,9 @@ void SimCluster::ObserveStatus(const coordinator::ClusterStatus& status) {
   for (const auto& group : status.groups) {
     marks_.Reach(Mark::kGroupSuspect, group.state == "suspect");
     marks_.Reach(Mark::kGroupHung, group.state == "hung");
-    marks_.Reach(Mark::kSpareServes, group.worker > config_.num_groups);
+    for (const uint32_t node : group.workers) {
+      marks_.Reach(Mark::kSpareServes, node > config_.num_groups);
+    }
     marks_.Reach(Mark::kRolloutLeftOut,
                  group.cordoned && undrained_ && rollout.state == RolloutState::kHalted);
   }

@@ -191,6 +191,15 @@ std::span<const JsonValue> ListAt(const JsonValue& object, std::string_view key)
   return value == nullptr ? std::span<const JsonValue>() : value->elements();
 }
 
+// "1,2", or "-" for none.
+std::string NumbersText(std::span<const JsonValue> numbers) {
+  std::string text;
+  for (const JsonValue& number : numbers) {
+    text += Concat(text.empty() ? "" : ",", number.AsInt64("workers").value_or(0));
+  }
+  return text.empty() ? "-" : text;
+}
+
 // Appends formatted text; for the columns of tables.
 template <typename... Values>
 void Append(std::string& out, const char* format, Values... values) {
@@ -317,15 +326,13 @@ std::string ClusterStatusText(const JsonValue& status) {
   Append(out, "%-6s %-10s %5s %6s %8s %15s  %s\n", "group", "state", "epoch", "worker", "running",
          "blocks used", "");
   for (const JsonValue& group : ListAt(status, "groups")) {
-    const JsonValue* worker = group.Find("worker");
-    const std::string node =
-        worker == nullptr || worker->IsNull() ? "-" : Concat(NumberAt(group, "worker"));
+    const std::string workers = NumbersText(ListAt(group, "workers"));
     const std::string blocks =
         Concat(NumberAt(group, "blocks_used"), " of ", NumberAt(group, "blocks"));
     Append(out, "%-6lld %-10s %5lld %6s %8lld %15s  %s%s\n",
            static_cast<long long>(NumberAt(group, "group")),
            Cut(TextAt(group, "state"), 10).c_str(),
-           static_cast<long long>(NumberAt(group, "epoch")), node.c_str(),
+           static_cast<long long>(NumberAt(group, "epoch")), workers.c_str(),
            static_cast<long long>(NumberAt(group, "running")), blocks.c_str(),
            FlagAt(group, "cordoned") ? "cordoned " : "",
            FlagAt(group, "probation") ? "probation" : "");

@@ -138,6 +138,11 @@ std::string WorkersText(const ServePlan& plan) {
   const int64_t workers = plan.config.scheduler.data_parallel_size;
   const std::string threads = ThreadsText(plan);
   if (workers == 1) return Concat("1, threads ", threads);
+  if (const int64_t ranks = protocol::ExpertParallelSize(plan.config.scheduler); ranks > 1) {
+    const int64_t groups = workers / ranks;
+    return Concat(workers, ", in ", groups, groups == 1 ? " group of " : " groups of ", ranks,
+                  " that share its experts; threads ", threads, " each");
+  }
   return Concat(workers, ", a group each; threads ", threads,
                 " each; one read-only mapping of the weights in memory");
 }
@@ -343,6 +348,8 @@ absl::StatusOr<ServePlan> ResolveServe(const protocol::LoadedConfig& loaded,
   SKEIN_ASSIGN_OR_RETURN(plan.backend, ChooseBackend(plan.config.worker.backend,
                                                      paths.built_backends, paths.device_directory));
   plan.config.worker.backend = plan.backend.backend;
+  // Not every backend does what was asked for.
+  SKEIN_RETURN_IF_ERROR(protocol::ValidateConfig(plan.config, {}));
   plan.config.node.run_directory = AbsolutePath(plan.config.node.run_directory);
   plan.config.model.served_model_name = protocol::ServedModelName(plan.config.model);
   plan.processors = PlanProcessors(plan.config);

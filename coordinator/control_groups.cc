@@ -1,0 +1,166 @@
+// The part of ControlLoop that forms groups of workers and ends their epochs: names, deadlines, and
+// what is said to the ranks that live.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/control_loop.h"
+#include "protocol/base/log.h"
+
+namespace skein::coordinator {
+
+using protocol::Context;
+using protocol::Envelope;
+
+namespace {
+
+// Ranks that do not find each other for so long are formed anew, and after such a pause. A worker
+// itself gives up after 10 s.
+constexpr absl::Duration kFormTimeout = absl::Seconds(15);
+constexpr absl::Duration kFormPause = absl::Milliseconds(500);
+// A step that ended for want of another rank has its cause within so many leases.
+constexpr int kAbortedLeases = 2;
+
+// A worker whose death is not explained for so long is not coming back.
+constexpr absl::Duration kUnexplained = absl::Seconds(60);
+
+}  // namespace
+
+// The ranks meet under a name that no other epoch, and no other cluster of the host, has.
+bool ControlLoop::SendForm(Context& context, const WorkerGroup& group) {
+  const auto num_ranks = static_cast<uint32_t>(group.ranks.size());
+  protocol::FormGroup form{group.group, protocol::RankId(0), num_ranks, group.epoch};
+  if (num_ranks > 1) form.communicator = absl::StrCat(cluster_, "-", group.epoch.value());
+  for (const GroupRank& rank : group.ranks) {
+    form.rank = rank.rank;
+    if (context.Send(rank.worker, group.epoch, form).ok()) continue;
+    const WorkerGroup left = group;
+    const protocol::ActorId gone = rank.worker;
+    workers_.Remove(gone);
+    TellRanks(context, left, gone, "a rank of the group cannot be reached");
+    return false;
+  }
+  return true;
+}
+
+// A send that fails costs the table a worker, so this ends.
+void ControlLoop::FormGroups(Context& context) {
+  while (const WorkerGroup* group = workers_.Form(context.Now())) {
+    if (!SendForm(context, *group)) SKEIN_LOG(kWarn, "group not formed, its worker is gone");
+  }
+}
+
+void ControlLoop::Handle(Context& context, const Envelope& envelope,
+                         const protocol::GroupFormed& message) {
+  const WorkerGroup* group = workers_.Confirm(envelope.from, message);
+  if (group == nullptr) return;
+  std::vector<protocol::CacheGeometry> geometry;
+  for (const GroupRank& rank : group->ranks) {
+    geometry.push_back(workers_.registration(rank.worker).geometry);
+  }
+  const std::vector<scheduler::SequenceDelta> gone =
+      scheduler_.StartEpoch(group->group, group->epoch, geometry);
+  DeliverEnds(gone);
+  if (!first_formed_) first_formed_ = context.Now();
+  SKEIN_LOG(kInfo, "group ready")
+      .Field("group", group->group)
+      .Field("epoch", group->epoch)
+      .Field("worker", group->ranks.front().worker.node)
+      .Field("ranks", static_cast<uint64_t>(group->ranks.size()))
+      .Field("drafts", DraftsOf(group->ranks.front().worker))
+      .Field("ready", NumReady())
+      .Field("of", scheduler_.num_groups());
+  UpdateReadiness(context.Now());
+}
+
+void ControlLoop::Handle(Context& context, const Envelope& envelope,
+                         const protocol::AbortEpoch& message) {
+  const WorkerGroup* group = workers_.Find(envelope.from);
+  if (group == nullptr || group->epoch != message.epoch) return;
+  const protocol::GroupId id = group->group;
+  if (!group->formed()) {
+    SKEIN_LOG(kError, "group not formed")
+        .Field("group", id)
+        .Field("worker", envelope.from.node)
+        .Field("reason", message.reason);
+    workers_.Postpone(id, context.Now() + kFormPause);
+  }
+  EndEpoch(context, id,
+           {.cause = "step_failed", .reason = message.reason, .worker = envelope.from});
+  UpdateReadiness(context.Now());
+  FormGroups(context);
+}
+
+// Ends the epoch at the ranks of a group that is dissolved. Who cannot be told has to register
+// again.
+void ControlLoop::TellRanks(Context& context, const WorkerGroup& group,
+                            std::optional<protocol::ActorId> but, std::string_view reason) {
+  for (const GroupRank& rank : group.ranks) {
+    if (rank.worker == but) continue;
+    const absl::Status sent =
+        context.Send(rank.worker, group.epoch,
+                     protocol::AbortEpoch{group.group, group.epoch, std::string(reason)});
+    if (!sent.ok()) workers_.Remove(rank.worker);
+  }
+}
+
+// One rank is enough to end the epoch of all: without it no step of the others can end.
+void ControlLoop::EndEpoch(Context& context, protocol::GroupId id, const EpochEnd& end) {
+  const WorkerGroup group = *workers_.group(id);
+  workers_.Dissolve(id);
+  steps_.Forget(id);
+  TellRanks(context, group, end.worker, end.reason);
+  if (!scheduler_.has_epoch(id)) return;
+  SKEIN_LOG(kWarn, "epoch ended")
+      .Field("group", id)
+      .Field("cause", end.cause)
+      .Field("reason", end.reason);
+  metrics_.epoch_changes.At({end.cause}).Increment();
+  const uint32_t node = end.worker ? end.worker->node.value() : 0;
+  DeliverEnds(scheduler_.AbortInflight(id, end.abort, node, end.failed_lane));
+}
+
+// Groups whose ranks do not find each other, and those with steps that ended for want of a rank
+// that is not lost: they begin anew, and no request is to blame.
+void ControlLoop::CheckGroups(Context& context) {
+  const absl::Time now = context.Now();
+  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
+    const protocol::GroupId id(i);
+    const std::optional<WorkerGroup>& group = workers_.group(id);
+    if (!group || group->ranks.size() == 1) continue;
+    if (!group->formed() && now - group->since > kFormTimeout) {
+      SKEIN_LOG(kError, "group not formed").Field("group", id).Field("reason", "out of time");
+      workers_.Postpone(id, now + kFormPause);
+      EndEpoch(context, id, {.cause = "step_aborted", .reason = "its ranks did not meet in time"});
+    } else if (group->aborted && now - *group->aborted > kAbortedLeases * options_.lease) {
+      EndEpoch(context, id, {.cause = "step_aborted", .reason = "a step ended for want of a rank"});
+    }
+  }
+  FormGroups(context);
+}
+
+void ControlLoop::SettleDeath(protocol::ActorId worker, bool own) {
+  deaths_.erase(worker);
+  DeliverEnds(scheduler_.SettleDeath(worker.node.value(), own));
+}
+
+// A worker that its supervisor gave up will not say how it ended: it ended too often.
+void ControlLoop::SettleForgotten(absl::Time now) {
+  for (auto at = deaths_.begin(); at != deaths_.end();) {
+    const auto [worker, since] = *at++;
+    if (now - since > kUnexplained) SettleDeath(worker, true);
+  }
+}
+
+// The worker cannot be reached: its epoch is over, and it has to register again.
+void ControlLoop::LoseWorker(Context& context, protocol::ActorId worker, std::string_view reason) {
+  if (const WorkerGroup* group = workers_.Find(worker)) {
+    deaths_[worker] = context.Now();
+    EndEpoch(context, group->group,
+             {scheduler::AbortCause::kWorkerLost, "peer_down", reason, worker});
+  }
+  workers_.Remove(worker);
+  UpdateReadiness(context.Now());
+  FormGroups(context);
+}
+
+}  // namespace skein::coordinator

@@ -117,6 +117,12 @@ absl::Status OpenDevice(const protocol::Config& config, int index, Device& devic
   return absl::OkStatus();
 }
 
+// The part of the model that a worker has in its group: ranks follow the numbers of the workers.
+Shard ShardOf(const protocol::Config& config, int index) {
+  const auto ranks = static_cast<int>(protocol::ExpertParallelSize(config.scheduler));
+  return {index % ranks, ranks};
+}
+
 // Where the compute threads run.
 std::string PinnedText(const protocol::Config& config, const Device& device) {
   if (device.threads == nullptr) return "the GPU's";
@@ -145,6 +151,8 @@ void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel
       .Field("free_bytes", found.free_bytes)
       .Field("graphs", model.graphs() == nullptr ? 0 : model.graphs()->size())
       .Field("graph_nodes", model.graphs() == nullptr ? 0 : model.graphs()->num_nodes())
+      .Field("rank", options.shard.rank)
+      .Field("ranks", options.shard.num_ranks)
       .Field("weight_bytes", model.weights().bytes)
       .Field("skipped_tensors", model.weights().skipped_tensors)
       .Field("arena_bytes", static_cast<uint64_t>(model.arena_bytes()))
@@ -179,6 +187,8 @@ absl::StatusOr<protocol::RegisterWorker> Registration(const protocol::LoadedConf
   registration.cache_layout = CacheLayoutId(config, model.spec(), options);
   registration.numerics = NumericsId(config);
   if (options.limits.max_drafts > 0) registration.features.emplace_back("drafts");
+  registration.rank = protocol::RankId(static_cast<uint32_t>(options.shard.rank));
+  registration.num_ranks = static_cast<uint32_t>(options.shard.num_ranks);
   registration.predecessor_end =
       static_cast<protocol::PredecessorEnd>(loaded.FlagOr("predecessor-end", 0));
   return registration;
@@ -274,6 +284,7 @@ int Run(const std::vector<std::string>& arguments) {
   auto options = PlanLoad(config, *spec, device.compute->properties());
   if (!options.ok()) return Fail(options.status(), kExitConfig);
   options->device = device.compute;
+  options->shard = ShardOf(config, index);
   options->record_steps = !device.compute->is_host() && config.worker.enforce_eager == 0;
   auto model = LoadedModel::Load(device.registry, *manifest, *options);
   if (!model.ok()) return Fail(model.status(), LoadExitCode(model.status()));

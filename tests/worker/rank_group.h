@@ -122,11 +122,26 @@ class RankGroup {
       EXPECT_EQ(whole.status, protocol::StepStatus::kOk) << whole.message;
       EXPECT_EQ(results[rank].status, protocol::StepStatus::kOk) << results[rank].message;
       EXPECT_EQ(results[rank].sequences, whole.sequences) << "step " << step_ << " rank " << rank;
+      const int rows = RowsOf(plans[rank]);
+      EXPECT_EQ(Stream(*parts_[rank], rows), Stream(*wholes_[rank], rows))
+          << "step " << step_ << " rank " << rank << ": the residual stream differs";
     }
     return results;
   }
 
  private:
+  // Rows of a plan without drafts.
+  static int RowsOf(const protocol::StepPlan& plan) {
+    size_t rows = 0;
+    for (const protocol::SequenceStep& step : plan.sequences) rows += step.tokens.size();
+    return static_cast<int>(rows);
+  }
+  // The bytes of the first rows of the residual stream after the last layer.
+  static std::string Stream(worker::LoadedModel& model, int rows) {
+    const kernels::TensorView view = model.model().stream(rows);
+    return {view.as<const char>(), static_cast<size_t>(view.size()) * DTypeBytes(view.dtype)};
+  }
+
   template <typename Body>
   void ForEachRank(Body body) {
     made_.resize(static_cast<size_t>(setup_.ranks));

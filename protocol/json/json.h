@@ -42,13 +42,13 @@ struct JsonMember;
 class JsonValue {
  public:
   JsonValue() = default;
-  explicit JsonValue(bool value) : value_(value) {}
-  explicit JsonValue(int64_t value) : value_(value) {}
+  explicit JsonValue(bool value);
+  explicit JsonValue(int64_t value);
   // A value above the int64 range stays unsigned; any other becomes kInt64.
   explicit JsonValue(uint64_t value);
-  explicit JsonValue(double value) : value_(value) {}
-  explicit JsonValue(std::string value) : value_(std::move(value)) {}
-  explicit JsonValue(std::vector<JsonValue> elements) : value_(std::move(elements)) {}
+  explicit JsonValue(double value);
+  explicit JsonValue(std::string value);
+  explicit JsonValue(std::vector<JsonValue> elements);
   // Keys must be distinct; ParseJson guarantees it.
   explicit JsonValue(std::vector<JsonMember> members);
 
@@ -106,6 +106,13 @@ struct JsonMember {
   std::string key;
   JsonValue value;
 };
+
+// Here, since a member is complete from here on.
+inline JsonValue::JsonValue(bool value) : value_(value) {}
+inline JsonValue::JsonValue(int64_t value) : value_(value) {}
+inline JsonValue::JsonValue(double value) : value_(value) {}
+inline JsonValue::JsonValue(std::string value) : value_(std::move(value)) {}
+inline JsonValue::JsonValue(std::vector<JsonValue> elements) : value_(std::move(elements)) {}
 
 // Parses one document. InvalidArgument names the byte offset and the path ("$.messages[2].role").
 // ResourceExhausted when the text is longer than bytes_max.

@@ -24,6 +24,8 @@
 namespace skein::protocol {
 namespace {
 
+constexpr std::string_view kUnknownType = "unknown";  // where a type has no name
+
 // Copies the text of a message, cut to what a message may hold: texts are only for people.
 template <typename Setter>
 void WriteText(std::string_view text, Setter set) {
@@ -503,7 +505,7 @@ std::string_view NameOf(MessageType type) {
     using T = std::variant_alternative_t<Index, Message>;
     return WireOf<T>::kType == type ? WireOf<T>::kName : NameOf<Index + 1>(type);
   } else {
-    return "unknown";
+    return kUnknownType;
   }
 }
 
@@ -543,8 +545,9 @@ absl::StatusOr<std::vector<std::byte>> EncodeMessage(const Message& message) {
 
 absl::StatusOr<Message> DecodeMessage(MessageType type, std::span<const std::byte> body) {
   if (body.size() > kBodyBytesMax || body.size() % sizeof(capnp::word) != 0 || body.empty()) {
-    return absl::InvalidArgumentError(
-        Concat("a body of ", body.size(), " bytes; must be whole words, at most ", kBodyBytesMax));
+    return absl::InvalidArgumentError(Concat(MessageTypeName(type), ": a body of ", body.size(),
+                                             " bytes; must be whole words, at most ",
+                                             kBodyBytesMax));
   }
   // A frame gives no alignment: words are copied unless they happen to lie right.
   kj::Array<capnp::word> copy;
@@ -558,8 +561,12 @@ absl::StatusOr<Message> DecodeMessage(MessageType type, std::span<const std::byt
     words = copy;
   }
   Message message;
-  SKEIN_RETURN_IF_ERROR(DecodeAny(type, words, message));
-  return message;
+  const absl::Status read = DecodeAny(type, words, message);
+  if (read.ok()) return message;
+  const std::string_view name = MessageTypeName(type);
+  const std::string_view reason = StatusText(read);
+  if (name == kUnknownType || reason.starts_with(name)) return read;
+  return absl::InvalidArgumentError(Concat(name, ": ", reason));
 }
 
 }  // namespace skein::protocol

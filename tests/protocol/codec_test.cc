@@ -180,7 +180,8 @@ TEST(CodecTest, TheScoresOfAStepTakeAQuarterOfAMessage) {
 }
 
 TEST(CodecTest, ForeignBytesAreRefused) {
-  EXPECT_THAT(DecodeError(MessageType::kLeaseGrant, {}), HasSubstr("a body of 0 bytes"));
+  EXPECT_THAT(DecodeError(MessageType::kLeaseGrant, {}),
+              HasSubstr("LeaseGrant: a body of 0 bytes"));
   const std::vector<std::byte> odd(12);
   EXPECT_THAT(DecodeError(MessageType::kLeaseGrant, odd),
               HasSubstr("a body of 12 bytes; must be whole"));

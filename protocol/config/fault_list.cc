@@ -39,7 +39,8 @@ absl::Status ParseFault(std::string_view entry, FaultList& faults) {
 
 absl::StatusOr<FaultList> ParseFaults(std::string_view text) {
   FaultList faults;
-  const std::vector<std::string> entries = absl::StrSplit(ToAbsl(text), ',', absl::SkipEmpty());
+  if (text.empty()) return faults;
+  const std::vector<std::string> entries = absl::StrSplit(ToAbsl(text), ',');
   for (const std::string& entry : entries) SKEIN_RETURN_IF_ERROR(ParseFault(entry, faults));
   return faults;
 }

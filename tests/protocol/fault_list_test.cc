@@ -33,6 +33,8 @@ TEST(FaultListTest, ErrorsNameTheEntry) {
             "\"hang_on_token\" must be hang_on_token:NUMBER, with a number from 0 on");
   EXPECT_EQ(ParseFaults("exit_at_start:1,exit_at_start:2").status().message(),
             "exit_at_start is given twice");
+  EXPECT_FALSE(ParseFaults(",").ok());
+  EXPECT_FALSE(ParseFaults("hang_on_token:8,").ok());
 }
 
 }  // namespace

@@ -140,12 +140,11 @@ absl::Status ResponseReader::Feed(std::string_view bytes,
       continue;
     }
     const bool is_head = body_ == Body::kHead;
-    if (!Collect(is_head ? "\r\n\r\n" : "\n", &bytes)) {
-      if (text_.size() > (is_head ? kHeadBytesMax : kLineBytesMax)) {
-        return Malformed(is_head ? "its head is too long" : "a line between chunks is too long");
-      }
-      break;
+    const bool is_there = Collect(is_head ? "\r\n\r\n" : "\n", &bytes);
+    if (text_.size() > (is_head ? kHeadBytesMax : kLineBytesMax)) {
+      return Malformed(is_head ? "its head is too long" : "a line between chunks is too long");
     }
+    if (!is_there) break;
     const absl::Status read = ReadLine(text_);
     if (!read.ok()) return read;
     text_.clear();

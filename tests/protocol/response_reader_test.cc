@@ -96,6 +96,8 @@ TEST(ResponseReaderTest, NamesWhatIsMalformed) {
             "|the answer is malformed: a chunk size is not a number");
   EXPECT_THAT(error("HTTP/1.1 200 OK\r\n" + std::string(70'000, 'a')),
               HasSubstr("its head is too long"));
+  EXPECT_THAT(error("HTTP/1.1 200 OK\r\n" + std::string(70'000, 'a') + "\r\n\r\n"),
+              HasSubstr("its head is too long"));
 }
 
 }  // namespace

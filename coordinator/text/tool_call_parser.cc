@@ -198,14 +198,18 @@ bool ToolCallParser::OpenCall(Output* out) {
 }
 
 bool ToolCallParser::OpenParameter(Output* out) {
-  std::string_view name;
-  is_string_ = NameIn(tag_, kParameterOpen, kStringEnd, &name);
-  if (!is_string_ && !NameIn(tag_, kParameterOpen, kJsonEnd, &name)) return false;
+  std::string_view bytes;
+  is_string_ = NameIn(tag_, kParameterOpen, kStringEnd, &bytes);
+  if (!is_string_ && !NameIn(tag_, kParameterOpen, kJsonEnd, &bytes)) return false;
+  // As it will be shown: names that differ in broken bytes alone are one.
+  Detokenizer shown;
+  std::string name = shown.Append(bytes);
+  name += shown.Finish();
   if (std::find(parameters_.begin(), parameters_.end(), name) != parameters_.end()) return false;
   std::string key = parameters_.empty() ? "" : ",";
   protocol::AppendJsonString(name, &key);
   EmitArguments(key + (is_string_ ? ":\"" : ":"), out);
-  parameters_.emplace_back(name);
+  parameters_.push_back(std::move(name));
   value_.clear();
   text_ = Detokenizer();
   place_ = Place::kValue;
@@ -243,7 +247,9 @@ void ToolCallParser::AddValue(char byte, Output* out) {
 void ToolCallParser::CloseParameter(Output* out) {
   place_ = Place::kCall;
   if (is_string_) return EmitArguments(Escaped(text_.Finish()) + "\"", out);
-  if (protocol::ParseJson(value_).ok()) return EmitArguments(value_, out);
+  // With the object around it, too, it is not too deep.
+  constexpr protocol::JsonLimits kLimits = {.depth_max = protocol::JsonLimits().depth_max - 1};
+  if (protocol::ParseJson(value_, kLimits).ok()) return EmitArguments(value_, out);
   is_recovered_ = true;
   std::string text;
   protocol::AppendJsonString(value_, &text);

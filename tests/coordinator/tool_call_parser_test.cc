@@ -166,6 +166,38 @@ TEST(ToolCallParserTest, S6StringsAreEscapedAsTheyComeAndJsonIsPasted) {
   EXPECT_EQ(ParseOf("no_parameters").calls[0].arguments, "{}");
 }
 
+std::string NoteBlock(std::string_view parameters) {
+  const std::string mark(kTranscriptMark);
+  std::string text = "\n\n<" + mark + " calls>\n<" + mark + " invoke name=\"note\">\n";
+  return (text += parameters) + "</" + mark + " invoke>\n</" + mark + " calls>";
+}
+std::string NoteParameter(std::string_view name, const char* is_string, std::string_view value) {
+  const std::string mark(kTranscriptMark);
+  std::string text = "<" + mark + " parameter name=\"";
+  text.append(name).append("\" string=\"").append(is_string).append("\">").append(value);
+  return text + "</" + mark + " parameter>\n";
+}
+
+// rule: S6
+TEST(ToolCallParserTest, S6ArgumentsAreWithinTheDepthThatIsReadAgain) {
+  const auto value = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  const Result deepest = Parse(NoteBlock(NoteParameter("x", "false", value(63))), kWhole);
+  EXPECT_EQ(deepest.counts, (ParseCounts{1, 0, 0, 0}));
+  EXPECT_TRUE(protocol::ParseJson(deepest.calls[0].arguments).ok());
+  const Result deeper = Parse(NoteBlock(NoteParameter("x", "false", value(64))), kWhole);
+  EXPECT_EQ(deeper.counts, (ParseCounts{0, 1, 0, 0}));
+  EXPECT_TRUE(protocol::ParseJson(deeper.calls[0].arguments).ok());
+}
+
+TEST(ToolCallParserTest, NamesThatLookAlikeOnceTheyAreTextAreOne) {
+  const Result result = Parse(
+      NoteBlock(NoteParameter("\xFE", "true", "1") + NoteParameter("\xC0", "true", "2")), kWhole);
+  ASSERT_EQ(result.calls.size(), 1u);
+  EXPECT_FALSE(result.calls[0].closed);
+  EXPECT_EQ(result.calls[0].arguments, "{\"\xEF\xBF\xBD\":\"1\"");
+  EXPECT_EQ(result.counts, (ParseCounts{0, 0, 1, 0}));
+}
+
 // rule: S6
 TEST(ToolCallParserTest, S6StringValuesStreamWithinACall) {
   ToolCallParser parser(Options());

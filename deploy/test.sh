@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds `dev` and runs every test that needs no GPU. On Debian 12, as
 # root or with sudo.
-#   --full   also 20,000 seeds of the simulation and its planted bugs, the suite under the address and
-#            undefined behaviour sanitizers, and the planted breaks, each of which a test must see
+#   --full   also 20,000 seeds of the simulation and its planted bugs, ten minutes of chaos, the suite
+#            under the address and undefined behaviour sanitizers, and the planted breaks, each of which a
+#            test must see
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . deploy/packages.sh
@@ -49,6 +50,8 @@ if [ "$full" = yes ]; then
   say "Looking for the bugs planted in the simulation"
   cmake --build --preset dev --target skein-sim-mutants
   build/dev/bin/skein-sim-mutants
+  say "Harming a cluster for ten minutes"
+  build/dev/bin/skein-chaos --seconds 600
   install_missing libasan8 libubsan1
   build_preset asan
   say "Running the tests under the sanitizers"

@@ -1,12 +1,14 @@
 // mock-worker: a worker with the flags, the protocol and the memory of skein-worker, whose model is
 // a hash (mock_model.h). It stands in for skein-worker in a directory of programs. The file
 // `mock-worker.speed` beside it may hold the time of a step in microseconds and of each of its rows
-// in nanoseconds; without it a step takes 5 ms. Wiring only.
+// in nanoseconds; without it a step takes 5 ms. `mock-worker.endpoint` may hold the control
+// endpoint to dial instead of that of the configuration. Wiring only.
 
 #include <atomic>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,8 +46,13 @@ struct StopRequest {
   }
 };
 
+// The file of this name beside the program.
+std::ifstream Beside(const std::string& program, std::string_view name) {
+  return std::ifstream(program.substr(0, program.rfind('/') + 1).append(name));
+}
+
 MockSpeed ReadSpeed(const std::string& program) {
-  std::ifstream file(program.substr(0, program.rfind('/') + 1) + "mock-worker.speed");
+  std::ifstream file = Beside(program, "mock-worker.speed");
   int64_t step_us = 5000;
   int64_t row_ns = 0;
   file >> step_us >> row_ns;
@@ -129,6 +136,7 @@ int Run(const std::string& program, const std::vector<std::string>& arguments) {
   load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index", "predecessor-end"};
   auto loaded = protocol::LoadConfig(arguments, load_options);
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
+  Beside(program, "mock-worker.endpoint") >> loaded->config.transport.control_endpoint;
   protocol::InstallLog(protocol::ToLogOptions(loaded->config.log, "mock-worker"));
   std::unique_ptr<protocol::ThreadedActorSystem> system;
   StopRequest stop;

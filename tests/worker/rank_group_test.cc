@@ -203,6 +203,34 @@ TEST(RankGroup, RowsOfAllRanksAreTakenInParts) {
   RunOwned(group, owned);
 }
 
+// Every rank brings as many rows as it may, and all of them are alike: the same n-grams, whose
+// table rows lie with each column's owner, and the same experts, whose owners get every row there
+// is. What a collective may carry is bound by the rows alone.
+TEST(RankGroup, TheFullestStepFitsWhateverItsTokensAre) {
+  RankSetup setup;
+  setup.ranks = 4;
+  setup.max_rows = 96;
+  RankGroup group(setup);
+  for (const bool alike : {true, false}) {
+    group.Meet();
+    std::vector<StepPlan> plans(4);
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      Stream stream = StartStream(rank, rank, 0.0F, {});
+      stream.tokens = alike ? std::vector<int32_t>(96, 487) : RandomPrompt(rank, 96);
+      plans[rank].sequences.push_back(PlanStream(stream));
+    }
+    group.Run(plans);
+  }
+  // One row more is refused by the rank that has it, before anything is exchanged.
+  std::vector<StepPlan> plans(4);
+  Stream stream = StartStream(1, 0, 0.0F, {});
+  stream.tokens = RandomPrompt(1, 97);
+  plans[2].sequences.push_back(PlanStream(stream));
+  const std::vector<StepResult> results = group.RunParts(plans);
+  EXPECT_EQ(results[2].status, StepStatus::kRefused);
+  EXPECT_EQ(results[0].status, StepStatus::kAborted);
+}
+
 struct Checkpoint {
   const char* name;
   const char* backend;

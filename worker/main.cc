@@ -285,6 +285,9 @@ int Run(const std::vector<std::string>& arguments) {
   if (!options.ok()) return Fail(options.status(), kExitConfig);
   options->device = device.compute;
   options->shard = ShardOf(config, index);
+  if (absl::Status status = CheckShard(options->shard, *spec); !status.ok()) {
+    return Fail(status, kExitConfig);
+  }
   options->record_steps = !device.compute->is_host() && config.worker.enforce_eager == 0;
   auto model = LoadedModel::Load(device.registry, *manifest, *options);
   if (!model.ok()) return Fail(model.status(), LoadExitCode(model.status()));

@@ -48,7 +48,7 @@ std::string_view KindName(uint32_t kind) {
 size_t RoundUp(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 void FutexWait(const std::atomic<uint32_t>& word, uint32_t value, absl::Duration at_most) {
-  const timespec timeout = absl::ToTimespec(std::max(at_most, absl::ZeroDuration()));
+  const timespec timeout = absl::ToTimespec(std::min(at_most, absl::Hours(1)));
   // Whatever ends the sleep, the caller looks again.
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &timeout, nullptr, 0);
 }

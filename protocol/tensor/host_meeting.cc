@@ -162,8 +162,8 @@ absl::Status Await(const HostMeeting& meeting, int socket_fd, const std::string&
       return absl::DeadlineExceededError(Concat("communicator ", meeting.name, ": ", missing));
     }
     pollfd ready[2] = {{meeting.abort_fd, POLLIN, 0}, {socket_fd, POLLIN, 0}};
-    const int64_t left_ms = absl::ToInt64Milliseconds(left) + 1;
-    const int count = ::poll(ready, 2, static_cast<int>(std::min<int64_t>(left_ms, 60'000)));
+    const int64_t left_ms = absl::ToInt64Milliseconds(std::min(left, absl::Minutes(1))) + 1;
+    const int count = ::poll(ready, 2, static_cast<int>(left_ms));
     if (count < 0 && errno != EINTR) return absl::InternalError(Concat("poll: ", ErrorText()));
     if (count <= 0) continue;
     if (ready[0].revents != 0) return absl::AbortedError("aborted while the ranks meet");

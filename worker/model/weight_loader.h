@@ -75,7 +75,7 @@ struct DraftWeights {
 };
 
 // Makes a tensor instead of reading it, in memory of the arena: for measurements of shapes that no
-// checkpoint holds.
+// checkpoint holds. Of a rank's part of a table it makes as many rows, not those of the whole.
 using TensorMaker = std::function<kernels::TensorView(Arena& arena, const std::string& name,
                                                       const kernels::TensorView& wanted)>;
 

@@ -247,7 +247,7 @@ std::string MetricsText(const protocol::Config& config, Server& server) {
 // The keys of clients. Without any, others than this host's users must not be able to connect.
 absl::Status LoadKeys(const protocol::ServerConfig& config, Server& server) {
   if (config.api_key.empty() && config.api_key_file.empty()) {
-    if (config.host == "::1" || config.host.starts_with("127.")) return absl::OkStatus();
+    if (protocol::IsLoopback(config.host)) return absl::OkStatus();
     SKEIN_LOG(kWarn,
               "everybody who reaches this address may use the API: it has no keys; give "
               "--api-key-file, or listen on 127.0.0.1")

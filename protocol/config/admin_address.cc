@@ -4,6 +4,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <string>
+
+#include <arpa/inet.h>
 
 #include "absl/strings/numbers.h"
 #include "protocol/base/strings.h"
@@ -15,6 +18,12 @@ constexpr size_t kUnixPathBytesMax = 107;  // of sockaddr_un
 constexpr size_t kTokenBytesMax = 512;
 
 }  // namespace
+
+bool IsLoopback(std::string_view host) {
+  in_addr address{};
+  return host == "::1" || (host.starts_with("127.") &&
+                           ::inet_pton(AF_INET, std::string(host).c_str(), &address) == 1);
+}
 
 absl::StatusOr<AdminAddress> ParseAdminAddress(std::string_view text) {
   AdminAddress address;
@@ -36,7 +45,7 @@ absl::StatusOr<AdminAddress> ParseAdminAddress(std::string_view text) {
     return absl::InvalidArgumentError(
         Concat("\"", text, "\" is neither unix:/path nor 127.0.0.1:port"));
   }
-  if (host != "::1" && !host.starts_with("127.")) {
+  if (!IsLoopback(host)) {
     return absl::InvalidArgumentError(
         Concat("\"", text, "\": operators are served on this host only; give 127.0.0.1:", port,
                " and reach it through a tunnel"));

@@ -19,6 +19,9 @@ struct AdminAddress {
   bool none() const { return unix_path.empty() && !port.has_value(); }
 };
 
+// "::1" or an IPv4 address that begins with 127, in numbers: a name could mean any host.
+bool IsLoopback(std::string_view host);
+
 // "" (none), "unix:/path", "127.0.0.1:port" or "[::1]:port". InvalidArgument says what is wrong.
 absl::StatusOr<AdminAddress> ParseAdminAddress(std::string_view text);
 

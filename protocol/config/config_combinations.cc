@@ -7,8 +7,6 @@
 namespace skein::protocol {
 namespace {
 
-bool IsLoopback(std::string_view host) { return host == "::1" || host.starts_with("127."); }
-
 void CheckOperator(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
   const absl::StatusOr<AdminAddress> admin = ParseAdminAddress(config.admin.listen);
   if (!admin.ok()) {

@@ -37,6 +37,14 @@ TEST(AdminAddressTest, ErrorsSayWhatWouldBeRight) {
             "reach it through a tunnel");
 }
 
+TEST(AdminAddressTest, ANameIsNoLoopbackAddress) {
+  for (const char* const host : {"127.0.0.1", "127.9.8.7", "::1"}) EXPECT_TRUE(IsLoopback(host));
+  for (const char* const host : {"127.example.org", "127.0.0.1:1", "127.1", "128.0.0.1", ""}) {
+    EXPECT_FALSE(IsLoopback(host)) << host;
+  }
+  EXPECT_FALSE(ParseAdminAddress("127.example.org:9000").ok());
+}
+
 class AdminTokenTest : public ::testing::Test {
  protected:
   ~AdminTokenTest() override { std::remove(path_.c_str()); }

@@ -277,9 +277,11 @@ KeyDigest ApiKeyDigest(std::string_view id, std::string_view secret) {
 }
 
 absl::StatusOr<NewApiKey> MakeApiKey(std::string_view id) {
-  if (!IsName(id)) {
+  // YAML reads some words as no text at all: their entry would be refused.
+  if (!IsName(id) || id == "null" || id == "Null" || id == "NULL") {
     return absl::InvalidArgumentError(
-        Concat("keygen --api: \"", id, "\" is no id; give 1 to 64 of A-Z, a-z, 0-9, _ and -"));
+        Concat("keygen --api: \"", id,
+               "\" is no id; give 1 to 64 of A-Z, a-z, 0-9, _ and -, but not null"));
   }
   const std::string secret = ToHex(RandomDigest());
   return NewApiKey{Concat(id, ".", secret),

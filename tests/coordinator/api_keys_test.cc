@@ -204,6 +204,7 @@ TEST(ApiKeysTest, AMadeKeyFitsItsEntry) {
   EXPECT_NE(keys->Find(made->key, kNow, kStart), nullptr);
   EXPECT_NE(MakeApiKey("alice")->key, made->key);
   EXPECT_FALSE(MakeApiKey("a.b").ok());
+  EXPECT_FALSE(MakeApiKey("null").ok());
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 # Installs what the tests need, builds `dev` and runs every test that needs no GPU. On Debian 12, as
 # root or with sudo.
 #   --full   also 20,000 seeds of the simulation and its planted bugs, ten minutes of chaos, the suite
-#            under the address and undefined behaviour sanitizers, and the planted breaks, each of which a
-#            test must see
+#            under the sanitizers of addresses, undefined behaviour and threads, a minute of fuzzing
+#            for each parser, and the planted breaks, each of which a test must see
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . deploy/packages.sh
@@ -52,10 +52,17 @@ if [ "$full" = yes ]; then
   build/dev/bin/skein-sim-mutants
   say "Harming a cluster for ten minutes"
   build/dev/bin/skein-chaos --seconds 600
-  install_missing libasan8 libubsan1
-  build_preset asan
-  say "Running the tests under the sanitizers"
-  ctest --preset asan -j2
+  install_missing libasan8 libtsan2 libubsan1
+  for preset in asan tsan; do
+    build_preset "$preset"
+    say "Running the tests under the sanitizers ($preset)"
+    ctest --preset "$preset" -j2
+  done
+  install_missing clang-14 libclang-rt-14-dev llvm-14
+  build_preset fuzz
+  say "Fuzzing every parser"
+  tests/fuzz/run.sh
+  tests/fuzz/coverage.sh
   say "Planting breaks"
   tests/planted_breaks.sh
 fi

@@ -416,6 +416,16 @@ absl::Duration StepExecutor::RunningFor() const {
   return since ? protocol::MonotonicNow() - *since : absl::ZeroDuration();
 }
 
+void StepExecutor::Excuse::OnWait() {
+  since_ = protocol::MonotonicNow();
+  if (watchdog_ != nullptr) watchdog_->Pause();
+}
+
+void StepExecutor::Excuse::OnWaitOver() {
+  waited_ += protocol::MonotonicNow() - since_;
+  if (watchdog_ != nullptr) watchdog_->Resume();
+}
+
 StepResult StepExecutor::RunWatched(const StepPlan& plan) {
   uint32_t rows = 0;
   for (const protocol::SequenceStep& step : plan.sequences) {
@@ -433,12 +443,13 @@ StepResult StepExecutor::RunWatched(const StepPlan& plan) {
     }
     ranks->SetDeadline(protocol::MonotonicNow() + allowed + kEndTime);
   };
+  excuse_.TakeWaited();  // while the ranks met
   const absl::Time begin = protocol::MonotonicNow();
   if (watchdog_ != nullptr) watchdog_->Begin(plan.step.value(), deadline_.For(rows));
   if (before_step_) before_step_(plan);
   StepResult result = RunPlan(*model_, plan, agreed);
   if (watchdog_ != nullptr) watchdog_->End();
-  deadline_.Observe(rows, protocol::MonotonicNow() - begin);
+  deadline_.Observe(rows, protocol::MonotonicNow() - begin - excuse_.TakeWaited());
   return result;
 }
 

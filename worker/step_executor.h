@@ -8,6 +8,7 @@
 #include <optional>
 #include <semaphore>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -63,19 +64,19 @@ class StepExecutor final : public StepRunner {
   struct End {};
   using Job = std::variant<protocol::StepPlan, Meet, ForgetAll, End>;
 
-  // Takes the waits for other ranks out of the time of a step.
+  // Takes the waits for other ranks out of the time of a step. Device thread.
   class Excuse final : public protocol::WaitObserver {
    public:
     explicit Excuse(StepWatchdog* watchdog) : watchdog_(watchdog) {}
-    void OnWait() override {
-      if (watchdog_ != nullptr) watchdog_->Pause();
-    }
-    void OnWaitOver() override {
-      if (watchdog_ != nullptr) watchdog_->Resume();
-    }
+    void OnWait() override;
+    void OnWaitOver() override;
+    // The waits since the last call.
+    absl::Duration TakeWaited() { return std::exchange(waited_, absl::ZeroDuration()); }
 
    private:
     StepWatchdog* const watchdog_;
+    absl::Time since_;
+    absl::Duration waited_;
   };
 
   // Wakes the device thread.

@@ -1,10 +1,12 @@
 // Device threads of two ranks: they meet when told, one that leaves wakes the other in the middle
 // of a step, and the next epoch starts afresh. And the actor between them and the coordinator.
+#include <cstdlib>
 #include <semaphore>
 
 #include <gmock/gmock.h>
 #include <poll.h>
 
+#include "protocol/base/exit_codes.h"
 #include "tests/protocol/virtual_context.h"
 #include "tests/worker/draft_stream.h"
 #include "tests/worker/rank_group.h"
@@ -179,6 +181,32 @@ TEST(RankExecutor, WaitingForARankIsNoStandstill) {
   ASSERT_TRUE(one.executor.Submit(EmptyPlan(1, 1)).ok());
   EXPECT_EQ(zero.Await().status, StepStatus::kOk);
   EXPECT_EQ(one.Await().status, StepStatus::kOk);
+}
+
+// What a rank waited for another does not make its own deadline longer.
+TEST(RankExecutorDeathTest, ARankThatStandsStillAfterAWaitHasTheUsualDeadline) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        RankSetup setup;
+        auto watchdog = worker::StepWatchdog::Create({.grace = absl::Milliseconds(100)});
+        const auto hang = [](const StepPlan& plan) {
+          if (plan.step == protocol::StepId(2)) ::poll(nullptr, 0, 30'000);
+        };
+        Seat zero(setup, 0, hang, *std::move(watchdog));
+        Seat one(setup, 1);
+        const std::string name = NewCommunicator();
+        zero.Form(name, 1);
+        one.Form(name, 1);
+        if (!zero.AwaitFormed().status.ok() || !one.AwaitFormed().status.ok()) std::abort();
+        if (!zero.executor.Submit(EmptyPlan(1, 1)).ok()) std::abort();
+        ::poll(nullptr, 0, 700);
+        if (!one.executor.Submit(EmptyPlan(1, 1)).ok()) std::abort();
+        if (zero.Await().status != StepStatus::kOk) std::abort();
+        if (!zero.executor.Submit(EmptyPlan(1, 2)).ok()) std::abort();
+        zero.Await();
+      },
+      ::testing::ExitedWithCode(protocol::kExitStepDeadline), "its deadline was 2[0-9]{3} ms");
 }
 
 // ---- the actor of a rank

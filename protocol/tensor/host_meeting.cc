@@ -159,7 +159,9 @@ absl::Status Await(const HostMeeting& meeting, int socket_fd, const std::string&
   while (true) {
     const absl::Duration left = meeting.deadline - MonotonicNow();
     if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError(Concat("communicator ", meeting.name, ": ", missing));
+      return absl::DeadlineExceededError(
+          Concat("communicator ", meeting.name, ": ", missing,
+                 " in time; the ranks of a group are processes of one host and one user"));
     }
     pollfd ready[2] = {{meeting.abort_fd, POLLIN, 0}, {socket_fd, POLLIN, 0}};
     const int64_t left_ms = absl::ToInt64Milliseconds(std::min(left, absl::Minutes(1))) + 1;

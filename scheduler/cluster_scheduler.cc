@@ -67,6 +67,7 @@ uint32_t ClusterScheduler::num_moving_from(protocol::GroupId group) const {
 
 // OK if some engine with an epoch can run the sequence, or none has one; else why the first cannot.
 absl::Status ClusterScheduler::CheckFits(const Sequence& sequence) const {
+  if (sequence.pinned) return engines_[*sequence.pinned]->CheckFits(sequence);
   absl::Status first;
   for (const auto& engine : engines_) {
     if (!engine->has_epoch()) continue;

@@ -61,6 +61,7 @@ enum class Mark : uint8_t {
   kHeldForVerdict,
   kBothLanesInFlight,
   kAllGroupsInFlight,
+  kIdleRank,
   kNoBlockFree,
   kCordonedAndRunning,
   kChunkedPrefill,
@@ -76,6 +77,7 @@ enum class Mark : uint8_t {
   kStaleResult,
   // What happens to processes.
   kStepFailed,
+  kStepAborted,
   kPeerDown,
   kRegisteredAgain,
   kWorkerGaveUp,

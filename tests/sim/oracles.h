@@ -6,6 +6,7 @@
 //   5  every queue stays within its bound
 //   6  each worker is what its group believes it to be
 //   7  when faults have stopped, everything ends and the cluster serves again
+//   8  the ranks of a group are given the same steps in the same order
 // Owns the first violation. One thread.
 #pragma once
 

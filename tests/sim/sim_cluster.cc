@@ -29,15 +29,15 @@ class ProcessWaker final : public protocol::Waker {
 };
 
 // Metrics are written and never read by what runs, and expensive to declare: all runs share them.
-coordinator::CoordinatorMetrics& MetricsOf(uint32_t groups) {
+coordinator::CoordinatorMetrics& MetricsOf(uint32_t engines) {
   struct Declared {
-    explicit Declared(uint32_t groups) : metrics(registry, groups, 5) {}
+    explicit Declared(uint32_t engines) : metrics(registry, engines, 5) {}
     protocol::MetricsRegistry registry{{}};
     coordinator::CoordinatorMetrics metrics;
   };
   static auto* declared = new std::map<uint32_t, std::unique_ptr<Declared>>();
-  std::unique_ptr<Declared>& found = (*declared)[groups];
-  if (found == nullptr) found = std::make_unique<Declared>(groups);
+  std::unique_ptr<Declared>& found = (*declared)[engines];
+  if (found == nullptr) found = std::make_unique<Declared>(engines);
   return found->metrics;
 }
 
@@ -53,6 +53,7 @@ SimCluster::SimCluster(uint64_t seed, const SimConfig& config)
       random_(system_.random().Fork()),
       workload_(config_, system_.random().Fork()),
       network_(system_, config.network),
+      meetings_([this](std::string what) { oracles_.Violate(8, std::move(what)); }),
       nodes_(config.workers.size()),
       devices_(config.workers),
       losses_before_(Losses()) {}
@@ -86,6 +87,7 @@ void SimCluster::StartCoordinator() {
   coordinator::ControlOptions control;
   control.limits = config_.limits;
   control.num_groups = config_.num_groups;
+  control.num_ranks = config_.num_ranks;
   control.term = options.term;
   control.queued_tokens_max = config_.door.queued_tokens_max;
   control.lease = config_.lease;
@@ -95,7 +97,7 @@ void SimCluster::StartCoordinator() {
   process->Start(options, std::make_unique<SimTransport>(network_, options.self, process),
                  [&](protocol::Waker&) {
                    auto loop = std::make_unique<coordinator::ControlLoop>(
-                       control, *coordinator_.door, MetricsOf(config_.num_groups),
+                       control, *coordinator_.door, MetricsOf(config_.num_engines()),
                        coordinator_.drained, coordinator_.operators.get());
                    coordinator_.loop = loop.get();
                    return loop;
@@ -134,6 +136,8 @@ void SimCluster::StartWorker(size_t index) {
   actor.registration.incarnation = incarnation;
   actor.registration.geometry = config_.workers[index].geometry;
   actor.registration.predecessor_end = node.end;
+  actor.registration.rank = protocol::RankId(static_cast<uint32_t>(index) % config_.num_ranks);
+  actor.registration.num_ranks = config_.num_ranks;
   actor.beat = config_.beat;
   actor.coordinator_wait = config_.coordinator_wait;
   actor.on_group_formed = [this, index] { nodes_[index].failed_starts = 0; };
@@ -154,7 +158,7 @@ void SimCluster::StartWorker(size_t index) {
                  [&](protocol::Waker& waker) {
                    return std::make_unique<worker::WorkerActor>(
                        std::move(actor),
-                       std::make_unique<SimStepRunner>(system_, devices_[index], wrong,
+                       std::make_unique<SimStepRunner>(system_, meetings_, devices_[index], wrong,
                                                        std::move(events), waker));
                  });
 }
@@ -255,7 +259,7 @@ bool SimCluster::HasCause(const SimClient& client, const absl::Status& error) co
 }
 
 const coordinator::CoordinatorMetrics& SimCluster::Metrics() const {
-  return MetricsOf(config_.num_groups);
+  return MetricsOf(config_.num_engines());
 }
 
 // Workers that were lost, in all runs.
@@ -321,11 +325,12 @@ std::string SimCluster::DescribeStall() const {
   std::string what = absl::StrCat(open, " requests have not ended, the cluster is ",
                                   coordinator_.door->ready() ? "ready" : "not ready");
   const scheduler::ClusterScheduler& scheduler = coordinator_.loop->scheduler();
-  for (uint32_t i = 0; i < scheduler.num_groups(); ++i) {
-    const scheduler::GroupScheduler& group = scheduler.engine(i);
-    absl::StrAppend(&what, "; group ", i, ": epoch ", group.has_epoch(), ", cordoned ",
-                    group.cordoned(), ", running ", group.num_running(), ", probation ",
-                    group.probation() != nullptr, ", in flight ", group.in_flight(0).parts.size());
+  for (uint32_t i = 0; i < scheduler.num_engines(); ++i) {
+    const scheduler::GroupScheduler& engine = scheduler.engine(i);
+    absl::StrAppend(&what, "; engine ", i, ": epoch ", engine.has_epoch(), ", cordoned ",
+                    engine.cordoned(), ", running ", engine.num_running(), ", probation ",
+                    engine.probation() != nullptr, ", in flight ", engine.in_flight(), " with ",
+                    engine.in_flight(0).parts.size());
   }
   for (const auto& [id, sequence] : scheduler.sequences()) {
     const scheduler::Suspicion& suspicion = sequence->suspicion;

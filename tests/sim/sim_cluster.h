@@ -15,6 +15,7 @@
 #include "tests/sim/marks.h"
 #include "tests/sim/oracles.h"
 #include "tests/sim/sim_client.h"
+#include "tests/sim/sim_meeting.h"
 #include "tests/sim/sim_network.h"
 #include "tests/sim/sim_system.h"
 #include "tests/sim/workload.h"
@@ -129,6 +130,7 @@ class SimCluster {
   Marks marks_;
   Workload workload_;
   SimNetwork network_;
+  SimMeetings meetings_;
   Coordinator coordinator_;
   std::vector<Node> nodes_;
   std::vector<DeviceOptions> devices_;  // by node; without faults once they have stopped

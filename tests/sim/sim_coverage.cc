@@ -75,6 +75,7 @@ void SimCluster::ObserveRound() {
   for (uint32_t i = 0; i < scheduler.num_engines(); ++i) {
     const scheduler::GroupScheduler& group = scheduler.engine(i);
     ObserveGroup(group);
+    marks_.Reach(Mark::kIdleRank, group.in_flight(0).open && group.in_flight(0).parts.empty());
     all = all && !group.in_flight(0).parts.empty();
   }
   marks_.Reach(Mark::kAllGroupsInFlight, all);
@@ -101,7 +102,7 @@ void SimCluster::ObserveStatus(const coordinator::ClusterStatus& status) {
     marks_.Reach(Mark::kGroupSuspect, group.state == "suspect");
     marks_.Reach(Mark::kGroupHung, group.state == "hung");
     for (const uint32_t node : group.workers) {
-      marks_.Reach(Mark::kSpareServes, node > config_.num_groups);
+      marks_.Reach(Mark::kSpareServes, node > config_.num_engines());
     }
     marks_.Reach(Mark::kRolloutLeftOut,
                  group.cordoned && undrained_ && rollout.state == RolloutState::kHalted);
@@ -144,6 +145,7 @@ void SimCluster::ObserveEnd() {
   for (const auto& client : clients_) ObserveClient(*client);
   const coordinator::CoordinatorMetrics& metrics = Metrics();
   marks_.Reach(Mark::kStepFailed, metrics.epoch_changes.At({"step_failed"}).value() > 0);
+  marks_.Reach(Mark::kStepAborted, metrics.epoch_changes.At({"step_aborted"}).value() > 0);
   marks_.Reach(Mark::kPeerDown, metrics.epoch_changes.At({"peer_down"}).value() > 0);
   marks_.Reach(Mark::kRegisteredAgain, metrics.epoch_changes.At({"registered_again"}).value() > 0);
   marks_.Reach(Mark::kStaleResult, metrics.stale_results.value() > 0);

@@ -12,6 +12,8 @@ constexpr size_t kPlansMax = 16;  // as StepExecutor
 // The watchdog's grace after the deadline of a step.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr int64_t kSlow = 20;
+// How long a rank waits for the others of its epoch.
+constexpr absl::Duration kMeetingMax = absl::Seconds(10);
 
 uint32_t RowsOf(const protocol::StepPlan& plan) {
   size_t rows = 0;
@@ -19,23 +21,38 @@ uint32_t RowsOf(const protocol::StepPlan& plan) {
   return static_cast<uint32_t>(rows);
 }
 
+protocol::StepResult Failure(const protocol::StepPlan& plan, protocol::StepStatus status) {
+  protocol::StepResult result;
+  result.group = plan.group;
+  result.rank = plan.rank;
+  result.epoch = plan.epoch;
+  result.step = plan.step;
+  result.lane = plan.lane;
+  result.status = status;
+  result.message = "planned";
+  return result;
+}
+
 }  // namespace
 
-SimStepRunner::SimStepRunner(SimSystem& system, const DeviceOptions& options, bool wrong_model,
-                             DeviceEvents events, protocol::Waker& actor)
+SimStepRunner::SimStepRunner(SimSystem& system, SimMeetings& meetings, const DeviceOptions& options,
+                             bool wrong_model, DeviceEvents events, protocol::Waker& actor)
     : system_(system),
       options_(options),
       wrong_model_(wrong_model),
       events_(std::move(events)),
-      actor_(actor) {
+      actor_(actor),
+      meetings_(meetings) {
   memory_.Restart(options_.geometry);
   memory_.SetWrongDrafts(options_.wrong_drafts_one_in);
   deadline_.Observe(1, options_.step_max);
 }
 
+SimStepRunner::~SimStepRunner() { LeaveMeeting(); }
+
 void SimStepRunner::After(absl::Duration delay, void (SimStepRunner::*what)()) {
-  system_.After(delay, [this, what, alive = std::weak_ptr<bool>(alive_)] {
-    if (!alive.expired()) (this->*what)();
+  system_.After(delay, [this, what, turn = turn_, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired() && turn == turn_) (this->*what)();
   });
 }
 
@@ -55,15 +72,38 @@ absl::Status SimStepRunner::Submit(protocol::StepPlan plan) {
   }
   ++unanswered_;
   jobs_.emplace_back(std::move(plan));
-  if (!began_) Next();
+  if (!busy()) Next();
   return absl::OkStatus();
 }
 
+// In a group what was submitted ends at once, and the group with it.
 absl::Status SimStepRunner::Reset() {
   finished_ = newest_;
-  jobs_.emplace_back(std::nullopt);
-  if (!began_) Next();
+  if (meeting_ != nullptr) {
+    LeaveMeeting();
+    for (const Job& job : std::exchange(jobs_, {})) {
+      if (const auto* plan = std::get_if<protocol::StepPlan>(&job)) {
+        results_.push_back(Failure(*plan, protocol::StepStatus::kAborted));
+      }
+    }
+    began_.reset();
+    forming_ = false;
+    ++turn_;
+    actor_.Wake();
+  }
+  jobs_.emplace_back(Forget{});
+  if (!busy()) Next();
   return absl::OkStatus();
+}
+
+absl::Status SimStepRunner::Form(const protocol::FormGroup& group) {
+  jobs_.emplace_back(group);
+  if (!busy()) Next();
+  return absl::OkStatus();
+}
+
+std::optional<worker::FormOutcome> SimStepRunner::TakeFormed() {
+  return std::exchange(formed_, std::nullopt);
 }
 
 absl::Duration SimStepRunner::RunningFor() const {
@@ -76,15 +116,77 @@ std::vector<protocol::StepResult> SimStepRunner::TakeResults() {
 }
 
 void SimStepRunner::Next() {
-  while (!jobs_.empty() && !jobs_.front()) {
-    memory_.Restart(options_.geometry);
+  ++turn_;
+  while (!jobs_.empty()) {
+    if (std::holds_alternative<protocol::FormGroup>(jobs_.front())) return Meet();
+    if (std::holds_alternative<protocol::StepPlan>(jobs_.front())) {
+      if (meeting_ == nullptr || !meeting_->broken()) return Begin();
+      results_.push_back(Failure(plan(), protocol::StepStatus::kAborted));
+      actor_.Wake();
+    } else {
+      memory_.Restart(options_.geometry);
+    }
     jobs_.pop_front();
   }
-  if (jobs_.empty()) return;
+}
+
+// ---- meetings
+
+void SimStepRunner::Meet() {
+  const protocol::FormGroup group = std::get<protocol::FormGroup>(jobs_.front());
+  forming_ = true;
+  rank_ = group.rank.value();
+  meeting_ = meetings_.Find(group.communicator, group.num_ranks);
+  After(kMeetingMax, &SimStepRunner::GiveUpMeeting);
+  meeting_->Join(rank_, *this);
+}
+
+void SimStepRunner::EndMeeting(absl::Status status) {
+  formed_ = {std::get<protocol::FormGroup>(jobs_.front()).epoch, std::move(status)};
+  jobs_.pop_front();
+  forming_ = false;
+  if (!formed_->status.ok()) LeaveMeeting();
+  actor_.Wake();
+  Next();
+}
+
+void SimStepRunner::GiveUpMeeting() { EndMeeting(absl::DeadlineExceededError("nobody came")); }
+
+void SimStepRunner::LeaveMeeting() {
+  if (const auto left = std::exchange(meeting_, nullptr)) left->Leave(rank_);
+}
+
+void SimStepRunner::OnMet() { EndMeeting(absl::OkStatus()); }
+
+void SimStepRunner::OnBroken() {
+  if (forming_) return EndMeeting(absl::UnavailableError("a rank left"));
+  if (began_ && !computing_) Abort();
+}
+
+// ---- steps
+
+// Of the step of this rank; those of the others are as long.
+absl::Duration SimStepRunner::Deadline() const { return deadline_.For(RowsOf(plan())); }
+
+void SimStepRunner::Begin() {
   began_ = system_.Now();
+  computing_ = false;
+  if (meeting_ == nullptr) return Compute();
+  After(Deadline(), &SimStepRunner::GiveUp);
+  meeting_->Begin(rank_, plan());
+}
+
+void SimStepRunner::OnStepBegun() {
+  ++turn_;
+  Compute();
+}
+
+void SimStepRunner::Compute() {
+  computing_ = true;
   SimRandom& random = system_.random();
   if (random.OneIn(options_.hang_one_in)) {
-    return After(deadline_.For(RowsOf(*jobs_.front())) + kGrace, &SimStepRunner::Stuck);
+    if (meeting_ != nullptr) meeting_->Hang();
+    return After(Deadline() + kGrace, &SimStepRunner::Stuck);
   }
   absl::Duration took = random.Between(options_.step_min, options_.step_max);
   if (random.OneIn(options_.slow_one_in)) took *= kSlow;
@@ -92,6 +194,23 @@ void SimStepRunner::Next() {
 }
 
 void SimStepRunner::Stuck() { events_.on_death("a step ran past its deadline"); }
+
+void SimStepRunner::Die() { events_.on_death("a step ended the process"); }
+
+// The others do not come: this rank leaves, which ends it for all.
+void SimStepRunner::GiveUp() {
+  meeting_->Leave(rank_);
+  Abort();
+}
+
+// The step ends for want of another rank.
+void SimStepRunner::Abort() {
+  results_.push_back(Failure(plan(), protocol::StepStatus::kAborted));
+  jobs_.pop_front();
+  began_.reset();
+  actor_.Wake();
+  Next();
+}
 
 bool SimStepRunner::Has(const protocol::StepPlan& plan, int32_t token) const {
   return std::any_of(
@@ -101,14 +220,24 @@ bool SimStepRunner::Has(const protocol::StepPlan& plan, int32_t token) const {
 }
 
 void SimStepRunner::Finish() {
-  const protocol::StepPlan plan = *std::move(jobs_.front());
-  jobs_.pop_front();
-  // Last, since it drops this object.
-  if (Has(plan, kPoisonToken) || system_.random().OneIn(options_.death_one_in)) {
-    return events_.on_death("a step ended the process");
+  if (meeting_ != nullptr && meeting_->broken()) return Abort();
+  if (meeting_ != nullptr && meeting_->hung()) {
+    computing_ = false;
+    return After(Deadline(), &SimStepRunner::GiveUp);
   }
+  // What ends the process is last, since it drops this object. Rows go to the experts of any rank.
+  if (Has(plan(), kPoisonToken)) {
+    if (meeting_ == nullptr) return Die();
+    return meeting_->rank(system_.random().Below(meeting_->num_ranks())).Die();
+  }
+  if (system_.random().OneIn(options_.death_one_in)) return Die();
+  const protocol::StepPlan plan = std::get<protocol::StepPlan>(std::move(jobs_.front()));
+  jobs_.pop_front();
   deadline_.Observe(RowsOf(plan), system_.Now() - *began_);
   results_.push_back(Run(plan));
+  if (meeting_ != nullptr && results_.back().status != protocol::StepStatus::kOk) {
+    meeting_->Leave(rank_);
+  }
   began_.reset();
   actor_.Wake();
   Next();
@@ -116,15 +245,7 @@ void SimStepRunner::Finish() {
 
 protocol::StepResult SimStepRunner::Run(const protocol::StepPlan& plan) {
   if (Has(plan, kFailingToken) || system_.random().OneIn(options_.fail_one_in)) {
-    protocol::StepResult failed;
-    failed.group = plan.group;
-    failed.rank = plan.rank;
-    failed.epoch = plan.epoch;
-    failed.step = plan.step;
-    failed.lane = plan.lane;
-    failed.status = protocol::StepStatus::kFailed;
-    failed.message = "planned";
-    return failed;
+    return Failure(plan, protocol::StepStatus::kFailed);
   }
   protocol::StepResult result = memory_.Run(plan);
   if (!memory_.defect().empty()) events_.on_violation(1, memory_.defect());

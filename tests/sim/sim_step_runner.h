@@ -1,6 +1,7 @@
 // The device of a simulated worker: a plan is answered at a later virtual time by FakeWorker, which
 // reads every row back and knows of each what it must be. Steps run one after the other; some are
-// slow, fail, stand still, or end the process.
+// slow, fail, stand still, or end the process. In a group of several ranks none runs a step before
+// all have begun it, and none ends one that another left.
 // Owned by the worker's actor. One thread.
 #pragma once
 
@@ -9,10 +10,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "protocol/base/step_deadline.h"
 #include "tests/scheduler/fake_worker.h"
+#include "tests/sim/sim_meeting.h"
 #include "tests/sim/sim_system.h"
 #include "worker/step_runner.h"
 
@@ -39,23 +42,45 @@ struct DeviceEvents {
   std::function<void(std::string why)> on_death;  // the process ends of its own doing
 };
 
-class SimStepRunner final : public worker::StepRunner {
+class SimStepRunner final : public worker::StepRunner, private SimRank {
  public:
-  // `options` outlive the runner and may change. `wrong_model`: results differ from the others'.
-  SimStepRunner(SimSystem& system, const DeviceOptions& options, bool wrong_model,
-                DeviceEvents events, protocol::Waker& actor);
+  // `options` and `meetings` outlive the runner; the options may change. `wrong_model`: results
+  // differ from the others'.
+  SimStepRunner(SimSystem& system, SimMeetings& meetings, const DeviceOptions& options,
+                bool wrong_model, DeviceEvents events, protocol::Waker& actor);
+  ~SimStepRunner() override;
 
   absl::Status Submit(protocol::StepPlan plan) override;
   absl::Status Reset() override;
+  absl::Status Form(const protocol::FormGroup& group) override;
+  std::optional<worker::FormOutcome> TakeFormed() override;
   absl::Duration RunningFor() const override;
   std::vector<protocol::StepResult> TakeResults() override;
 
  private:
-  using Job = std::optional<protocol::StepPlan>;  // nothing: forget all
+  struct Forget {};
+  using Job = std::variant<Forget, protocol::FormGroup, protocol::StepPlan>;
 
+  void OnMet() override;
+  void OnStepBegun() override;
+  void OnBroken() override;
+  void Die() override;
+
+  // Unless what is under way ends before.
   void After(absl::Duration delay, void (SimStepRunner::*what)());
+  bool busy() const { return began_ || forming_; }
+  const protocol::StepPlan& plan() const { return std::get<protocol::StepPlan>(jobs_.front()); }
+  absl::Duration Deadline() const;
   void Next();
+  void Meet();
+  void EndMeeting(absl::Status status);
+  void GiveUpMeeting();
+  void LeaveMeeting();
+  void Begin();
+  void Compute();
   void Finish();
+  void GiveUp();
+  void Abort();
   void Stuck();
   protocol::StepResult Run(const protocol::StepPlan& plan);
   bool Has(const protocol::StepPlan& plan, int32_t token) const;
@@ -66,8 +91,15 @@ class SimStepRunner final : public worker::StepRunner {
   const DeviceEvents events_;
   protocol::Waker& actor_;
   FakeWorker memory_;
+  SimMeetings& meetings_;
+  std::shared_ptr<SimMeeting> meeting_;  // of several ranks
+  uint32_t rank_ = 0;                    // there
+  std::optional<worker::FormOutcome> formed_;
   std::deque<Job> jobs_;
+  bool forming_ = false;             // the first job is a meeting that is awaited
   std::optional<absl::Time> began_;  // of the step that runs
+  bool computing_ = false;           // all ranks have begun it
+  uint64_t turn_ = 0;                // jobs so far: what was planned for an earlier one is outdated
   protocol::StepDeadline deadline_;
   std::vector<protocol::StepResult> results_;
   size_t unanswered_ = 0;

@@ -63,7 +63,11 @@ void DrawScheduler(SimRandom& random, SimConfig& config) {
   device.wrong_drafts_one_in = random.Pick(1, 6);
   config.num_groups = random.OneIn(3) ? 1 : random.Pick(2, 4);
   const uint32_t spares = random.OneIn(3) ? 1 : 0;
-  config.workers.assign(config.num_groups + spares, device);
+  if (random.OneIn(4)) {
+    config.num_ranks = random.OneIn(2) ? 2 : 4;
+    config.num_groups = random.Pick(1, 2);
+  }
+  config.workers.assign(config.num_engines() + spares, device);
   if (random.OneIn(8)) {  // another host has a smaller one
     protocol::CacheGeometry& small = config.workers.back().geometry;
     small.num_blocks = std::max(1u, small.num_blocks * 2 / 3);

@@ -42,7 +42,8 @@ inline constexpr size_t kNumFaults = 18;
 
 struct SimConfig {
   uint32_t num_groups = 1;
-  std::vector<DeviceOptions> workers;  // one of each group, then spares
+  uint32_t num_ranks = 1;              // of each group
+  std::vector<DeviceOptions> workers;  // one of each rank of each group, then spares
   scheduler::SchedulerLimits limits;
   coordinator::FrontDoorLimits door;
   coordinator::RolloutLimits rollout;
@@ -64,6 +65,7 @@ struct SimConfig {
   uint32_t burst_one_in = 0;  // requests that come with the one before
 
   std::array<absl::Duration, kNumFaults> every{};  // on average; zero: never
+  uint32_t num_engines() const { return num_groups * num_ranks; }
   bool Has(Fault fault) const { return every[static_cast<size_t>(fault)] > absl::ZeroDuration(); }
   // Something may end processes of their own doing, or fail steps, that is no request's fault.
   bool own_deaths() const;

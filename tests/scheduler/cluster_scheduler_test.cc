@@ -164,6 +164,22 @@ TEST(ClusterScheduler, ASequenceGoesWhereItFits) {
             "lower max_tokens, shorten the prompt or raise worker.num_blocks");
 }
 
+// Aim: the check of a group that cannot hold it must not wait there for ever.
+TEST(ClusterScheduler, APinnedSequenceFitsItsEngineOrIsRefused) {
+  GroupHarness harness({.block_tokens = 4, .num_blocks = 2, .groups = 2});
+  harness.Start(1, 0);
+  harness.Resize(8, 64);
+  harness.Start(2, 1);
+  scheduler::NewSequence pinned;
+  pinned.id = protocol::SequenceId(1);
+  pinned.prompt.assign(10, 5);
+  pinned.stop = StopAt(6);
+  pinned.pinned = 0;
+  EXPECT_EQ(harness.scheduler().AddSequence(pinned).code(), absl::StatusCode::kInvalidArgument);
+  pinned.pinned = 1;
+  EXPECT_TRUE(harness.scheduler().AddSequence(pinned).ok());
+}
+
 TEST(ClusterScheduler, EqualCallsGiveEqualPlans) {
   auto run = [] {
     GroupHarness harness = StartedPair({.max_num_seqs = 3, .budget = 5, .lanes = 2});

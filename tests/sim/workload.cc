@@ -63,7 +63,7 @@ void DrawScheduler(SimRandom& random, SimConfig& config) {
   device.wrong_drafts_one_in = random.Pick(1, 6);
   config.num_groups = random.OneIn(3) ? 1 : random.Pick(2, 4);
   const uint32_t spares = random.OneIn(3) ? 1 : 0;
-  if (random.OneIn(4)) {
+  if (random.OneIn(5)) {
     config.num_ranks = random.OneIn(2) ? 2 : 4;
     config.num_groups = random.Pick(1, 2);
   }

@@ -57,6 +57,7 @@ void AddHeadProbes(std::vector<FramingProbe>& probes) {
   const std::vector<FramingProbe> heads = {
       {"no host", "GET / HTTP/1.1\r\nAccept: x\r\n\r\n"},
       {"two hosts", Get("Host: b\r\n")},
+      {"connection that is no list", Get("Connection: close=1\r\n")},
       {"empty host", "GET / HTTP/1.1\r\nHost:\r\n\r\n"},
       {"folding", Get("X: b\r\n c\r\n")},
       {"tab folding", Get("X: b\r\n\tc\r\n")},

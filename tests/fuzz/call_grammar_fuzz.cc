@@ -19,7 +19,7 @@ using coordinator::GrammarMatcher;
 using coordinator::TokenTrie;
 using coordinator::ToolCallParser;
 
-constexpr size_t kStepsMax = 200;
+constexpr size_t kStepsMax = 100;
 
 bool Allows(const std::vector<uint32_t>& mask, int32_t token) {
   return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1u) != 0;
@@ -107,7 +107,7 @@ void Walk(const std::vector<DeclaredTool>& tools, std::string_view choices, bool
     free |= !matcher.binds();
     if (free) break;
     GrammarMatcher ahead = matcher;
-    for (const int32_t token : matcher.Forced(8)) {
+    for (const int32_t token : matcher.Forced(step % 8 == 0 ? 8 : 1)) {
       Require(Allows(ahead.Mask(), token), "forced tokens may follow");
       ahead.Advance(token);
     }

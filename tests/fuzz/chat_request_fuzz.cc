@@ -14,7 +14,8 @@ void Check(std::string_view text) {
   const auto body = protocol::ParseJson(text);
   if (!body.ok()) return;
   const auto hidden = coordinator::ParseChatRequest(WithSecrets(*body), kRequestLimits);
-  if (const auto* error = std::get_if<coordinator::ApiError>(&hidden)) CheckHidesSecrets(*error);
+  if (const auto* error = std::get_if<coordinator::ApiError>(&hidden))
+    CheckHidesSecrets(*error, text);
   auto parsed = coordinator::ParseChatRequest(*body, kRequestLimits);
   if (const auto* error = std::get_if<coordinator::ApiError>(&parsed)) {
     return CheckError(*error, "/v1/chat/completions");

@@ -22,9 +22,9 @@ void CheckAnswer(const ApiOr<std::string>& answer, std::string_view route) {
           std::get<std::string>(answer));
 }
 
-void CheckCompletion(const JsonValue& body) {
+void CheckCompletion(const JsonValue& body, std::string_view text) {
   const auto hidden = coordinator::ParseCompletionRequest(WithSecrets(body), kRequestLimits);
-  if (const auto* error = std::get_if<ApiError>(&hidden)) CheckHidesSecrets(*error);
+  if (const auto* error = std::get_if<ApiError>(&hidden)) CheckHidesSecrets(*error, text);
   auto parsed = coordinator::ParseCompletionRequest(body, kRequestLimits);
   if (const auto* error = std::get_if<ApiError>(&parsed))
     return CheckError(*error, "/v1/completions");
@@ -46,7 +46,7 @@ void CheckCompletion(const JsonValue& body) {
 void Check(std::string_view text) {
   const auto body = protocol::ParseJson(text);
   if (!body.ok()) return;
-  CheckCompletion(*body);
+  CheckCompletion(*body, text);
   CheckAnswer(coordinator::Tokenized(*body, kRequestLimits, SmallTokenizer(), SmallChat()),
               "/tokenize");
   CheckAnswer(coordinator::Detokenized(*body, kRequestLimits, SmallTokenizer()), "/detokenize");

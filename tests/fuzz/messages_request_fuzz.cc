@@ -19,7 +19,8 @@ void Check(std::string_view text) {
   bool accepted[2] = {};
   for (const MessagesUse use : {MessagesUse::kAnswer, MessagesUse::kCount}) {
     const auto hidden = coordinator::ParseMessagesRequest(secrets, kRequestLimits, use);
-    if (const auto* error = std::get_if<coordinator::ApiError>(&hidden)) CheckHidesSecrets(*error);
+    if (const auto* error = std::get_if<coordinator::ApiError>(&hidden))
+      CheckHidesSecrets(*error, text);
     auto parsed = coordinator::ParseMessagesRequest(*body, kRequestLimits, use);
     if (const auto* error = std::get_if<coordinator::ApiError>(&parsed)) {
       CheckError(*error, "/v1/messages");

@@ -20,7 +20,8 @@ void CheckError(coordinator::ApiError error, std::string_view route);
 // `body` with other words in the place of each text that goes into a prompt, and that a refusal of
 // such a body does not show them.
 protocol::JsonValue WithSecrets(const protocol::JsonValue& body);
-void CheckHidesSecrets(const coordinator::ApiError& error);
+// `text`: the body before, in which those words may stand where they may be shown.
+void CheckHidesSecrets(const coordinator::ApiError& error, std::string_view text);
 // Every number is within the range of its field.
 void CheckParams(const coordinator::GenerationParams& params);
 // Whatever the texts of a conversation say, the special ids of its prompt are the same.

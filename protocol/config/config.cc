@@ -169,6 +169,10 @@ std::string Store(const ConfigKey& key, std::string_view text, Config& config) {
   if (!key.choices.empty() && !InChoices(key, text)) {
     return Concat("\"", text, "\" is not a choice; give ", Expectation(key));
   }
+  // Children read the value from a file.
+  if (text.find_first_of(kYamlBytesNever) != std::string_view::npos) {
+    return Concat("is no UTF-8 text; give ", Expectation(key));
+  }
   std::get<std::string& (*)(Config&)>(key.access)(config) = std::string(text);
   return "";
 }

@@ -160,9 +160,8 @@ absl::StatusOr<std::vector<YamlEntry>> ReadYaml(std::string_view text, std::stri
     return absl::InvalidArgumentError(Concat(
         file_name, ": ", text.size(), " bytes; a configuration file has at most ", kYamlBytesMax));
   }
-  // Bytes that UTF-8 never has. The parser would take the text for UTF-16 or UTF-32.
-  constexpr std::string_view kNever("\x00\xFE\xFF", 3);
-  if (const size_t at = text.find_first_of(kNever); at != std::string_view::npos) {
+  // The parser would take the text for UTF-16 or UTF-32.
+  if (const size_t at = text.find_first_of(kYamlBytesNever); at != std::string_view::npos) {
     return absl::InvalidArgumentError(
         Concat(file_name, ": byte ", at + 1, " is no UTF-8 text; save the file as UTF-8"));
   }

@@ -16,6 +16,9 @@ inline constexpr size_t kYamlBytesMax = 1 << 20;
 inline constexpr size_t kYamlDepthMax = 8;
 inline constexpr size_t kYamlEntriesMax = 4096;
 
+// Bytes that no UTF-8 text has: neither a file nor a value may hold one.
+inline constexpr std::string_view kYamlBytesNever("\x00\xFE\xFF", 3);
+
 enum class YamlKind { kPlain, kQuoted, kNull, kSection, kList };
 
 // One key of the file, in file order. Sections come before their keys.

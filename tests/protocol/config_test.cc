@@ -103,6 +103,9 @@ TEST(ConfigTest, YamlReadsBackToTheSameValues) {
   EXPECT_EQ(again->config.model.path, "we \"ird\\\tname");
   EXPECT_EQ(again->config.node.stop_timeout, absl::Milliseconds(125));
   EXPECT_NE(ConfigHash(Config{}), ConfigHash(loaded->config));
+  // What could not be read back is refused.
+  EXPECT_THAT(FlagError({"--model", "a\xFF"}), HasSubstr("--model: is no UTF-8 text"));
+  EXPECT_THAT(FileError("model:\n  path: \"a\\0\"\n"), HasSubstr("is no UTF-8 text"));
 }
 
 TEST(ConfigTest, EveryKeyIsAFlagOfItsOwnWithHelp) {

@@ -7,7 +7,6 @@
 #include <poll.h>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/key_digest.h"
 #include "protocol/base/log.h"
 #include "protocol/base/strings.h"
 
@@ -19,14 +18,6 @@ using protocol::RequestId;
 using protocol::StepResult;
 
 namespace {
-
-// The root of what a tenant with a salt may share: under a secret of the tenant, so that nobody
-// can choose a prompt that collides with another tenant's. Model and cache layout are those of the
-// group, whose cache ends with its epoch.
-std::string CacheRoot(const KeyDigest& secret, std::string_view tenant, std::string_view salt) {
-  const KeyDigest of_tenant = HmacSha256(BytesOf(secret), tenant);
-  return std::string(BytesOf(HmacSha256(BytesOf(of_tenant), salt)));
-}
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 // Between two audits of every account; the sums are compared after each step.
@@ -212,7 +203,7 @@ void ControlLoop::Submit(Context& context, SubmitRequest request) {
   sequence.flow = std::move(request.flow);
   sequence.weight = request.weight;
   sequence.arrived_ms = absl::ToUnixMillis(context.Now());
-  sequence.cache_root = CacheRoot(options_.cache_secret, request.tenant, request.cache_salt);
+  sequence.cache_root = cache_roots_.Of(request.tenant, request.cache_salt);
   sequence.salted = !request.cache_salt.empty();
   if (absl::Status status = scheduler_.AddSequence(std::move(sequence)); !status.ok()) {
     requests_.Fail(request.id, status);

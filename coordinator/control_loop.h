@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "coordinator/cache_roots.h"
 #include "coordinator/front_door_queue.h"
 #include "coordinator/key_digest.h"
 #include "coordinator/metrics.h"
@@ -113,6 +114,7 @@ class ControlLoop final : public protocol::Actor {
   void AuditEngine(uint32_t engine);
 
   const ControlOptions options_;
+  CacheRoots cache_roots_{options_.cache_secret};
   FrontDoorQueue& door_;
   CoordinatorMetrics& metrics_;
   const std::atomic<bool>& drained_;

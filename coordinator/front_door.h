@@ -45,6 +45,10 @@ struct TokenDelta {
   absl::Status error;
   // Prompt tokens whose computation was skipped at first admission; valid in every delta.
   uint32_t cached_tokens = 0;
+  // How long it waited for its first step, and which engine computed it last; valid in every delta
+  // of a request that began.
+  std::chrono::nanoseconds queued{0};
+  std::optional<uint32_t> engine = std::nullopt;
   // Work of the request so far, for usage.skein; valid in the last delta.
   uint64_t num_steps = 0;
   uint64_t num_draft_tokens = 0;

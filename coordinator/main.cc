@@ -24,6 +24,7 @@
 #include "coordinator/round_waker.h"
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/tokenizer.h"
+#include "coordinator/vllm_names.h"
 #include "protocol/actor/threaded_actor_system.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/exit_codes.h"
@@ -196,6 +197,7 @@ struct Server {
   std::unique_ptr<FrontDoorQueue> door;
   std::unique_ptr<OperatorQueue> operators;
   std::atomic<bool> drained = false;
+  std::unique_ptr<FlightLog> flights;
   std::unique_ptr<ApiKeys> keys;  // null: none are configured
   std::unique_ptr<ApiServer> api;
   std::unique_ptr<AdminServer> admin;  // null: no listener for operators
@@ -285,6 +287,7 @@ absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
   options.fingerprint = absl::StrCat("skein-", SKEIN_VERSION, "-", protocol::ConfigHash(config));
   options.version_json = VersionJson(protocol::ConfigHash(config));
   options.keys = server.keys.get();
+  options.flights = server.flights.get();
   if (config.scheduler.scheduling_policy == "fcfs") options.policy = SchedulingPolicy::kFcfs;
   options.auth_failures_per_minute_max = config.server.auth_failures_per_minute_max;
   options.id_seed =
@@ -338,6 +341,7 @@ absl::Status OpenAdmin(const protocol::LoadedConfig& loaded, Server& server) {
                       absl::StrCat(protocol::kProtocolMajor, ".", protocol::kProtocolMinor),
                       protocol::ConfigHash(config)};
   options.config_json = ConfigJson(loaded);
+  options.flights = server.flights.get();
   options.health = [&server](HealthProbe probe) { return Health(*server.door, probe); };
   options.metrics_text = [config, &server] { return MetricsText(config, server); };
   options.metrics_content_type = std::string(protocol::kMetricsContentType);
@@ -422,7 +426,9 @@ int Serve(const protocol::LoadedConfig& loaded, protocol::ParentGuard* parent, S
       *server.registry, static_cast<uint32_t>(config.scheduler.data_parallel_size),
       ToSpeculation(config.speculation).max_depth);
   server.frames = std::make_unique<FrameMetrics>(*server.registry);
+  server.flights = std::make_unique<FlightLog>(config.server.slow_request_threshold);
   DescribeProcess(config, *server.registry);
+  if (config.server.metrics_compat == "vllm") AddVllmNames(*server.registry);
   const absl::StatusOr<protocol::Term> term = TakeTerm(loaded);
   if (!term.ok()) {
     return Fail(term.status(), absl::IsUnavailable(term.status()) ? kExitRestart : kExitConfig);
@@ -463,8 +469,18 @@ int MakeClientKey(const std::string& id) {
 
 // `keygen FILE`: makes a key pair for tcp endpoints; skein keygen becomes this.
 int MakeKeys(const std::vector<std::string>& arguments) {
+  constexpr char kHelp[] =
+      "usage: skein keygen FILE       a key pair for control endpoints on tcp; prints its public "
+      "key\n"
+      "       skein keygen --api ID   an API key of a client; prints it and its entry in the file "
+      "of "
+      "keys\n";
+  if (arguments.size() == 2 && (arguments[1] == "--help" || arguments[1] == "-h")) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
   if (arguments.size() == 3 && arguments[1] == "--api") return MakeClientKey(arguments[2]);
-  if (arguments.size() != 2) {
+  if (arguments.size() != 2 || arguments[1].rfind('-', 0) == 0) {
     return Fail(absl::InvalidArgumentError(
                     "keygen needs one argument: the file that will hold the new key pair; or two: "
                     "--api and the id of a client's key"),

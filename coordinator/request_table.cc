@@ -37,6 +37,12 @@ bool IsServerFailure(const absl::Status& error) {
 
 }  // namespace
 
+void RequestTable::AddTimes(const Request& request, TokenDelta& to) {
+  if (!request.engine) return;
+  to.engine = request.engine;
+  to.queued = absl::ToChronoNanoseconds(request.began - request.arrived);
+}
+
 void RequestTable::StopWaiting(Request& request) {
   if (!request.waiting) return;
   request.waiting = false;
@@ -75,6 +81,7 @@ void RequestTable::Finish(RequestId id, TokenDelta delta) {
     if (delta.finish == FinishReason::kError && IsServerFailure(delta.error)) ++num_failed_;
   }
   if (absl::IsAborted(delta.error)) Condemn(found->second);
+  AddTimes(found->second, delta);
   if (found->second.deadline) deadlines_.erase({*found->second.deadline, id});
   const std::shared_ptr<TokenSink> sink = std::move(found->second.sink);
   requests_.erase(found);
@@ -150,7 +157,9 @@ void RequestTable::Deliver(uint32_t engine, const SequenceDelta& delta,
   out.prompt_scores.assign(std::make_move_iterator(scores.begin()),
                            std::make_move_iterator(scores.end()));
   if (!IsCheck(id) && delta.num_tokens > 0) Measure(found->second, engine, delta, now);
+  found->second.engine = engine;
   if (!delta.ended) {
+    AddTimes(found->second, out);
     found->second.sink->Deliver(std::move(out));
     return;
   }
@@ -167,6 +176,7 @@ void RequestTable::Begin(RequestId id, uint32_t number, absl::Time now) {
   GroupMetrics& engine = metrics_.engines[number];
   const auto prompt_tokens = static_cast<double>(request.prompt_tokens);
   request.began = now;
+  request.engine = number;
   engine.queue_time.Observe(absl::ToDoubleSeconds(now - request.arrived));
   engine.prompt_tokens.Increment(prompt_tokens);
   engine.request_prompt_tokens.Observe(prompt_tokens);

@@ -76,10 +76,13 @@ class RequestTable {
     bool waiting = true;  // counted by the front door
     std::optional<std::chrono::steady_clock::time_point> deadline;
     absl::Time arrived, began, first_token, last_token;  // began: its first step was planned
+    std::optional<uint32_t> engine;                      // that computed it last
     scheduler::PromptHash prompt;
   };
 
   void Finish(protocol::RequestId id, TokenDelta delta);
+  // Where its time went, for its flight record.
+  static void AddTimes(const Request& request, TokenDelta& to);
   void StopWaiting(Request& request);
   void Condemn(const Request& request);
   void Measure(Request& request, uint32_t number, const scheduler::SequenceDelta& delta,

@@ -6,7 +6,7 @@ build_packages=(
   libboost1.81-dev libcapnp-dev libpcre2-dev libspdlog-dev libssl-dev libyaml-cpp-dev
   libzmq3-dev mold ninja-build pkg-config procps prometheus-cpp-dev zlib1g-dev)
 # systemd: its verifier of units; prometheus: promtool.
-test_packages=(libgmock-dev libgtest-dev prometheus systemd)
+test_packages=(chromium libgmock-dev libgtest-dev prometheus systemd)
 # What the installed programs need and the smallest Debian 12 image lacks.
 runtime_packages=(
   ca-certificates libabsl20220623 libboost-json1.81.0 libcapnp-0.9.2 libpcre2-8-0

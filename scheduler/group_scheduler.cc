@@ -208,7 +208,7 @@ void GroupScheduler::SortOut(uint32_t lane) {
   candidates_.clear();
   any_bound_ = false;
   for (size_t i = 0; i < order_.size(); ++i) {
-    if (i + kAhead < order_.size()) PrefetchBytes(order_[i + kAhead], sizeof(Sequence));
+    if (i + kAhead < order_.size()) PrefetchBytes(order_[i + kAhead], kSortedBytes);
     Sequence* sequence = order_[i];
     if (sequence->prefilling()) {
       prefills_.push_back(sequence);

@@ -17,6 +17,9 @@ namespace skein::scheduler {
 inline constexpr size_t kAhead =
     16;  // sequences; half of it where memory behind a sequence is meant
 inline constexpr size_t kLineBytes = 64;
+// How much of a Sequence is read before a plan is filled, and by a step that decodes: see there.
+inline constexpr size_t kSortedBytes = 256;
+inline constexpr size_t kSteppedBytes = 464;
 
 inline void PrefetchBytes(const void* begin, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kLineBytes) {
@@ -27,7 +30,7 @@ inline void PrefetchBytes(const void* begin, size_t bytes) {
 // Of the sequence after next ones of `list`, at index `now`: the sequence itself, later its newest
 // token.
 inline void PrefetchNext(std::span<Sequence* const> list, size_t now) {
-  if (now + kAhead < list.size()) PrefetchBytes(list[now + kAhead], sizeof(Sequence));
+  if (now + kAhead < list.size()) PrefetchBytes(list[now + kAhead], kSteppedBytes);
   if (now + kAhead / 2 < list.size()) {
     const std::vector<int32_t>& tokens = list[now + kAhead / 2]->tokens;
     __builtin_prefetch(tokens.data() + tokens.size() - 1);
@@ -39,7 +42,7 @@ inline void PrefetchCommit(std::span<const StepInFlight::Part> parts,
                            const protocol::StepResult& result, size_t now) {
   if (now + kAhead < parts.size()) {
     const std::vector<protocol::RowSummary>& rows = result.sequences[now + kAhead].rows;
-    PrefetchBytes(parts[now + kAhead].sequence, sizeof(Sequence));
+    PrefetchBytes(parts[now + kAhead].sequence, kSteppedBytes);
     PrefetchBytes(rows.data(), rows.size() * sizeof(protocol::RowSummary));
   }
   if (now + kAhead / 2 < parts.size()) {

@@ -73,50 +73,55 @@ struct CacheUse {
 
 struct Flow;
 
-struct Sequence {
+// A step of ten thousand sequences is bound by the lines of memory that it touches: what planning
+// reads of each comes first, then what else a step reads, at the end what it does not.
+struct alignas(64) Sequence {
   protocol::SequenceId id;
   std::vector<int32_t> tokens;  // prompt, then committed tokens
   uint32_t prompt_length = 0;
+  uint32_t computed = 0;  // tokens whose rows committed steps computed
+  uint32_t planned = 0;   // the same including the step in flight
+  SequenceState state = SequenceState::kQueued;
+  bool in_flight = false;
+  bool cancelled = false;
+  bool fresh_slot = false;     // the next step must tell the worker to forget the slot
+  uint32_t step_failures = 0;  // failed steps since it was past where one failed
+  uint32_t failed_length = 0;  // tokens that those steps were to have computed
+  std::shared_ptr<TokenConstraint> constraint;  // its own, behind all generated tokens; or null
+  BlockTable blocks;
+  uint32_t announced_blocks = 0;  // of them known to the worker
+  uint32_t lane = 0;
+  DraftHistory drafts;
+  protocol::SpeculationParams speculation = {};
+  uint8_t undrafted = 0;  // bits by Undrafted: reasons that were counted
+  protocol::StopConditions stop;
+
+  // From here on not read before a plan is filled.
+  Suspicion suspicion;
+  std::optional<protocol::SlotId> slot;
+  protocol::SamplingParams sampling;
   // Prompt tokens whose logprob is known or that have none, as the first; when logprobs of the
   // prompt are wanted. Replays do not score them again.
   uint32_t scored = 1;
-  protocol::SamplingParams sampling;
-  protocol::StopConditions stop;
-  protocol::SpeculationParams speculation = {};
-  std::shared_ptr<TokenConstraint> constraint;  // its own, behind all generated tokens; or null
+  std::optional<uint32_t> cached_tokens;  // prompt tokens not computed at the first admission
+  CacheUse cache;
+  uint64_t num_steps = 0;
+  uint64_t num_draft_tokens = 0;     // verified
+  uint64_t num_accepted_tokens = 0;  // of them appended
+  uint64_t counted_tokens = 0;       // its part of the outstanding tokens of its group
+  Flow* flow = nullptr;              // of Admission
+  // The engine that was emptied of it, until another one computed it again.
+  std::optional<uint32_t> moving_from;
+
+  // From here on not read by a step that decodes.
+  uint32_t engine = 0;     // the rank it runs on, among all groups; meaningful while it runs
   int64_t rank = 0;        // by which its flow serves it, see RankOf; smaller is earlier
   uint64_t arrival = 0;    // order of AddSequence
-  Flow* flow = nullptr;    // of Admission
   bool has_run = false;    // it was started once, and its flow was charged with its prompt
   uint64_t start_tag = 0;  // of its flow then
   std::optional<uint32_t> pinned;
   std::string cache_root;
   bool salted = false;
-  std::optional<uint32_t> cached_tokens;  // prompt tokens not computed at the first admission
-  // The engine that was emptied of it, until another one computed it again.
-  std::optional<uint32_t> moving_from;
-
-  SequenceState state = SequenceState::kQueued;
-  uint32_t engine = 0;  // the rank it runs on, among all groups; meaningful while it runs
-  uint32_t lane = 0;
-  std::optional<protocol::SlotId> slot;
-  BlockTable blocks;
-  CacheUse cache;
-  uint32_t announced_blocks = 0;  // of them known to the worker
-  uint32_t computed = 0;          // tokens whose rows committed steps computed
-  uint32_t planned = 0;           // the same including the step in flight
-  bool in_flight = false;
-  bool cancelled = false;
-  bool fresh_slot = false;  // the next step must tell the worker to forget the slot
-  uint64_t num_steps = 0;
-  DraftHistory drafts;
-  uint64_t num_draft_tokens = 0;     // verified
-  uint64_t num_accepted_tokens = 0;  // of them appended
-  uint8_t undrafted = 0;             // bits by Undrafted: reasons that were counted
-  uint32_t step_failures = 0;        // failed steps since it was past where one failed
-  uint32_t failed_length = 0;        // tokens that those steps were to have computed
-  uint64_t counted_tokens = 0;       // its part of the outstanding tokens of its group
-  Suspicion suspicion;
 
   uint32_t length() const { return static_cast<uint32_t>(tokens.size()); }
   uint32_t num_generated() const { return length() - prompt_length; }

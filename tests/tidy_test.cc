@@ -286,7 +286,8 @@ const std::vector<BannedWord>& BannedWords() {
         "protocol/http/http_server", "protocol/http/http_client"}},
       {std::string("std::mu") + "tex",
        {"tests/", "kernels/cpu/thread_pool", "protocol/actor/", "protocol/metrics/",
-        "coordinator/frame_metrics", "protocol/base/log.cc", "protocol/http/"}},
+        "coordinator/frame_metrics", "coordinator/api/flight_log", "protocol/base/log.cc",
+        "protocol/http/"}},
       {std::string("pki") + "ll", {}},
       {std::string("killa") + "ll", {}},
   };

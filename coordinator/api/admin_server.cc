@@ -125,7 +125,7 @@ class AdminServer::Impl {
     std::string_view method;
     void (Impl::*handler)(const HttpRequest&, Exchange);
   };
-  static const std::array<Route, 11> kRoutes;
+  static const std::array<Route, 12> kRoutes;
 
   void OnRequest(const HttpRequest& request, Exchange exchange);
   bool IsAllowed(const HttpRequest& request) const;
@@ -144,6 +144,9 @@ class AdminServer::Impl {
   void PostUndrain(const HttpRequest& r, Exchange e) { Ask(Verb::kUndrain, r, std::move(e)); }
   void PostRollout(const HttpRequest& r, Exchange e) { Ask(Verb::kRollout, r, std::move(e)); }
   void GetConfig(const HttpRequest&, Exchange e) { SendJson(e, options_.config_json); }
+  void GetRequests(const HttpRequest&, Exchange e) {
+    SendJson(e, options_.flights != nullptr ? options_.flights->Json() : "{\"requests\":[]}");
+  }
   void GetMetrics(const HttpRequest&, Exchange exchange);
   void GetReady(const HttpRequest&, Exchange e) { SendHealth(e, HealthProbe::kReady); }
   void GetLive(const HttpRequest&, Exchange e) { SendHealth(e, HealthProbe::kLive); }
@@ -157,13 +160,14 @@ class AdminServer::Impl {
   std::unique_ptr<protocol::HttpServer> http_;
 };
 
-const std::array<AdminServer::Impl::Route, 11> AdminServer::Impl::kRoutes = {{
+const std::array<AdminServer::Impl::Route, 12> AdminServer::Impl::kRoutes = {{
     {"/admin/status", "GET", &Impl::GetStatus},
     {"/admin/drain", "POST", &Impl::PostDrain},
     {"/admin/undrain", "POST", &Impl::PostUndrain},
     {"/admin/rollout", "POST", &Impl::PostRollout},
     {"/admin/rollout", "GET", &Impl::GetStatus},
     {"/admin/config", "GET", &Impl::GetConfig},
+    {"/admin/requests", "GET", &Impl::GetRequests},
     {"/metrics", "GET", &Impl::GetMetrics},
     {"/health", "GET", &Impl::GetReady},
     {"/health/ready", "GET", &Impl::GetReady},

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/api/api_server.h"
+#include "coordinator/api/flight_log.h"
 #include "coordinator/api/status_json.h"
 #include "coordinator/operator_queue.h"
 
@@ -27,6 +28,7 @@ class AdminServer {
     std::string config_json = "{}";
     std::function<absl::Status(HealthProbe)> health;
     std::function<std::string()> metrics_text;
+    const FlightLog* flights = nullptr;  // outlives the server; null: there are none
     std::string metrics_content_type = "text/plain; version=0.0.4; charset=utf-8";
   };
 

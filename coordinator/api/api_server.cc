@@ -346,6 +346,8 @@ Generation::Setup ApiServer::Impl::SetupOf(const Call& call, const GenerationPar
   setup.route = call.route;
   setup.egress_bytes_max = options_.http_limits.egress_bytes_max;
   setup.courier = courier_;
+  setup.arrival = call.arrival;
+  setup.flights = options_.flights;
   setup.retry_after_s = [this] { return RetryAfterSeconds(); };
   return setup;
 }

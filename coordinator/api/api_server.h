@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/api/api_keys.h"
+#include "coordinator/api/flight_log.h"
 #include "coordinator/api/generation_params.h"
 #include "coordinator/api/submission.h"
 #include "coordinator/front_door.h"
@@ -69,6 +70,7 @@ class ApiServer {
     ApiKeys* keys = nullptr;                    // outlive the server; null: everybody may come in
     int64_t auth_failures_per_minute_max = 60;  // of one address
     uint64_t id_seed = 0;                       // random; ids and seeds of requests derive from it
+    FlightLog* flights = nullptr;               // outlives the server; null: no records
     // Unix seconds now, for `created`.
     std::function<int64_t()> unix_time;
     // OK, or why not, in one line. Runs on the listener's thread.

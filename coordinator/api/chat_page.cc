@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "coordinator/api/live_view.h"
+
 namespace skein::coordinator {
 namespace {
 
@@ -15,6 +17,7 @@ constexpr std::string_view kPage = R"html(<!doctype html>
 <title>Skein</title>
 <link rel="stylesheet" href="chat.css">
 <script src="chat.js" defer></script>
+<script src="live.js" defer></script>
 </head>
 <body>
 <header>
@@ -25,6 +28,18 @@ constexpr std::string_view kPage = R"html(<!doctype html>
 <label>Key, if one is needed <input id="key" type="password" autocomplete="off"></label>
 <label><input id="thinking" type="checkbox" checked> Thinking</label>
 <button id="fresh" type="button">New conversation</button>
+</details>
+<details id="live">
+<summary>Live</summary>
+<p id="state" aria-live="polite"></p>
+<div id="plots"></div>
+<template id="plot"><figure>
+<figcaption></figcaption>
+<svg viewBox="0 0 240 64" preserveAspectRatio="none" role="img">
+<polyline class="curve0"/><polyline class="curve1"/>
+</svg>
+<p><span class="key0"></span> <span class="key1"></span></p>
+</figure></template>
 </details>
 </header>
 <main id="log" aria-live="polite"></main>
@@ -52,6 +67,16 @@ main { flex: 1; padding: 1rem 0; }
 .error { color: #b3261e; }
 .note { opacity: 0.65; font-size: 0.85rem; }
 details { margin: 0.25rem 0; }
+#plots { display: grid; gap: 0.75rem;
+  grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); }
+figure { margin: 0; }
+figure p { font-size: 0.85rem; font-variant-numeric: tabular-nums; }
+svg { display: block; width: 100%; height: 4rem; background: rgba(128, 128, 128, 0.12); }
+polyline { fill: none; stroke-width: 1.5; vector-effect: non-scaling-stroke; }
+.curve0 { stroke: #2a78d6; }
+.curve1 { stroke: #c2620a; }
+.key0 { color: #2a78d6; }
+.key1 { color: #c2620a; }
 form { position: sticky; bottom: 0; display: flex; gap: 0.5rem; padding: 0.75rem 0;
   background: Canvas; }
 textarea { flex: 1; min-width: 0; font: inherit; padding: 0.5rem; resize: vertical; }
@@ -191,9 +216,10 @@ struct File {
   std::string_view path, type, text;
 };
 
-constexpr File kFiles[] = {{"/", "text/html; charset=utf-8", kPage},
-                           {"/chat.css", "text/css; charset=utf-8", kStyle},
-                           {"/chat.js", "text/javascript; charset=utf-8", kScript}};
+const File kFiles[] = {{"/", "text/html; charset=utf-8", kPage},
+                       {"/chat.css", "text/css; charset=utf-8", kStyle},
+                       {"/chat.js", "text/javascript; charset=utf-8", kScript},
+                       {"/live.js", "text/javascript; charset=utf-8", kLiveScript}};
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// The page at /: what runs here, and a chat with it. Three static files; the browser loads nothing
+// The page at /: what runs here, and a chat with it. Four static files; the browser loads nothing
 // from elsewhere.
 // Owns: nothing.
 // Thread: any.

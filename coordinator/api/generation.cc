@@ -89,6 +89,7 @@ void Generation::Abandon(size_t refused) {
 
 void Generation::OnDelta(Choice& choice, const TokenDelta& delta) {
   if (has_ended_ || choice.end().has_value()) return;
+  NoteTimes(delta);
   choice.TakeCounts(delta);
   choice.TakeScores(delta.prompt_scores);
   const bool ends_with_stop_token = delta.finish == FinishReason::kStop;
@@ -200,8 +201,47 @@ void Generation::OnClosed() {
   End("abort", 499);
 }
 
+// The first choice that has something says when the request began.
+void Generation::NoteTimes(const TokenDelta& delta) {
+  if (!delta.engine.has_value()) return;
+  if (!engine_.has_value()) queued_ = delta.queued;
+  engine_ = delta.engine;
+  if (!first_token_.has_value() && !delta.tokens.empty()) {
+    first_token_ = std::chrono::steady_clock::now();
+  }
+}
+
+void Generation::RecordFlight(std::string_view reason, int status) {
+  if (setup_.flights == nullptr) return;
+  const auto now = std::chrono::steady_clock::now();
+  const Usage all = usage();
+  FlightRecord record{
+      .route = setup_.route, .end = reason, .status = status, .created = setup_.identity.created};
+  for (const auto& [name, value] : setup_.headers) {
+    if (name == "x-request-id") record.request_id = value;
+  }
+  record.total = absl::FromChrono(now - setup_.arrival);
+  record.queued = engine_.has_value() ? absl::FromChrono(queued_) : record.total;
+  if (engine_.has_value()) {
+    const auto first = first_token_.value_or(now);
+    record.prefill =
+        std::max(absl::ZeroDuration(), absl::FromChrono(first - setup_.arrival - queued_));
+    record.decode = absl::FromChrono(now - first);
+  }
+  record.engine = engine_;
+  record.choices = static_cast<uint32_t>(choices_.size());
+  record.prompt_tokens = all.prompt_tokens;
+  record.cached_tokens = all.cached_tokens;
+  record.completion_tokens = all.completion_tokens;
+  record.steps = all.num_steps;
+  record.draft_tokens = all.num_draft_tokens;
+  record.accepted_tokens = all.num_accepted_draft_tokens;
+  setup_.flights->Add(std::move(record));
+}
+
 void Generation::End(std::string_view reason, int status) {
   has_ended_ = true;
+  RecordFlight(reason, status);
   if (!setup_.on_end) return;
   GenerationEnd end{reason, status};
   end.completion_tokens = usage().completion_tokens;

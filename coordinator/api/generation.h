@@ -5,6 +5,7 @@
 // a client.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "coordinator/api/answer_writer.h"
 #include "coordinator/api/choice.h"
 #include "coordinator/api/delta_courier.h"
+#include "coordinator/api/flight_log.h"
 #include "coordinator/api/generation_params.h"
 #include "coordinator/front_door.h"
 #include "coordinator/text/tokenizer.h"
@@ -41,6 +43,8 @@ class Generation final : public std::enable_shared_from_this<Generation> {
     size_t egress_bytes_max = 256 * 1024;
     std::shared_ptr<DeltaCourier> courier;  // from the control thread to the listener's
     std::function<int()> retry_after_s;     // advice for a 503
+    std::chrono::steady_clock::time_point arrival;
+    FlightLog* flights = nullptr;  // outlives the generation; null: no records
     std::function<void(const GenerationEnd&)> on_end;
   };
 
@@ -72,6 +76,8 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   void Cancel(const Choice* failed = nullptr);
   // Counts the end; called before the client can see it.
   void End(std::string_view reason, int status);
+  void NoteTimes(const TokenDelta& delta);
+  void RecordFlight(std::string_view reason, int status);
   // Sends the text that is certain, unless the client is behind: then it is merged with the next.
   void Flush();
   std::string TakeEvents();
@@ -85,6 +91,10 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   std::vector<Choice> choices_;  // by index
   std::vector<bool> closed_;     // by choice: its last event was sent
   bool has_ended_ = false;
+  // For the flight record.
+  std::chrono::nanoseconds queued_{0};
+  std::optional<uint32_t> engine_;
+  std::optional<std::chrono::steady_clock::time_point> first_token_;
 };
 
 }  // namespace skein::coordinator

@@ -47,7 +47,8 @@ std::string_view SentKey(const HttpRequest& head) {
 
 bool IsOpenRoute(std::string_view path) {
   return path == "/health" || path == "/health/ready" || path == "/health/live" ||
-         path == "/health/startup" || path == "/" || path == "/chat.css" || path == "/chat.js";
+         path == "/health/startup" || path == "/" || path == "/chat.css" || path == "/chat.js" ||
+         path == "/live.js";
 }
 
 const ApiKey& KeyOf(const HttpRequest& request) {

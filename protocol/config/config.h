@@ -39,6 +39,8 @@ struct ServerConfig {
   int64_t auth_failures_per_minute_max = 60;  // of one address
   std::string ssl_certfile;                   // PEM: the certificate and its chain; empty: no TLS
   std::string ssl_keyfile;                    // PEM: its private key
+  absl::Duration slow_request_threshold = absl::Seconds(30);  // 0: every request counts as slow
+  std::string metrics_compat = "none";  // vllm: its names for our metrics, too
   absl::Duration shutdown_timeout = absl::Seconds(30);
   int64_t connections_max = 8192;
   int64_t connections_per_address_max = 100;

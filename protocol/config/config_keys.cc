@@ -51,6 +51,13 @@ constexpr ConfigKey kKeys[] = {
      "only"},
     {"server.ssl_keyfile", "ssl-keyfile", &At<&Config::server, &ServerConfig::ssl_keyfile>, 0, 0,
      "", "", "PEM file with the private key of the certificate, without a password"},
+    {"server.slow_request_threshold", "slow-request-threshold",
+     &At<&Config::server, &ServerConfig::slow_request_threshold>, 0, kDay, "", "seconds",
+     "requests that take longer leave a record with their phases, in the log and for skein status "
+     "--slow"},
+    {"server.metrics_compat", "metrics-compat", &At<&Config::server, &ServerConfig::metrics_compat>,
+     0, 0, "none|vllm", "",
+     "vllm: /metrics has our families under its names, too, for scrapers without rules"},
     {"server.shutdown_timeout", "shutdown-timeout",
      &At<&Config::server, &ServerConfig::shutdown_timeout>, 0, kDay, "", "seconds",
      "how long running requests may finish after the first stop signal"},

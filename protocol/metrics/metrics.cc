@@ -176,7 +176,26 @@ class MetricsRegistry::Impl {
     return Family<Handle>(std::move(labels), std::move(series));
   }
 
-  const prometheus::Registry& registry() const { return registry_; }
+  void AddAlias(const std::string& name, const std::string& family) {
+    SKEIN_CHECK(names_.contains(family)) << name << ": there is no family " << family;
+    SKEIN_CHECK(names_.insert(name).second) << name << ": declared twice";
+    aliases_[family].push_back(name);
+  }
+
+  std::vector<prometheus::MetricFamily> Collect() const {
+    std::vector<prometheus::MetricFamily> families = registry_.Collect();
+    const size_t num_own = families.size();
+    for (size_t i = 0; i < num_own; ++i) {
+      const auto aliases = aliases_.find(families[i].name);
+      if (aliases == aliases_.end()) continue;
+      for (const std::string& name : aliases->second) {
+        prometheus::MetricFamily copy = families[i];
+        copy.name = name;
+        families.push_back(std::move(copy));
+      }
+    }
+    return families;
+  }
 
  private:
   void CheckName(const MetricName& name, bool is_counter) {
@@ -200,6 +219,7 @@ class MetricsRegistry::Impl {
   prometheus::Registry registry_;
   const LabelMap constant_labels_;
   std::set<std::string> names_;
+  std::map<std::string, std::vector<std::string>> aliases_;  // by family
   size_t num_series_ = 0;
 };
 
@@ -231,11 +251,15 @@ HistogramFamily MetricsRegistry::AddHistograms(const MetricName& name,
                                std::vector<double>(bounds.begin(), bounds.end()));
 }
 
+void MetricsRegistry::AddAlias(const std::string& name, const std::string& family) {
+  impl_->AddAlias(name, family);
+}
+
 std::string MetricsRegistry::Text() const {
   std::ostringstream out;
   out.imbue(std::locale::classic());
   out.precision(17);
-  prometheus::TextSerializer().Serialize(out, impl_->registry().Collect());
+  prometheus::TextSerializer().Serialize(out, impl_->Collect());
   AppendProcess(out);
   return std::move(out).str();
 }

@@ -124,7 +124,12 @@ class MetricsRegistry final {
   HistogramFamily AddHistograms(const MetricName& name, std::span<const double> bounds,
                                 std::vector<LabelSet> labels);
 
-  // Every family with its HELP and TYPE lines, then process_* read at this moment.
+  // A second name for a whole family that is declared, in another program's vocabulary; anything
+  // else is a bug and ends the process.
+  void AddAlias(const std::string& name, const std::string& family);
+
+  // Every family with its HELP and TYPE lines, aliases behind them, then process_* read at this
+  // moment.
   std::string Text() const;
 
  private:

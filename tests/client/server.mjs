@@ -8,7 +8,7 @@ import { join } from 'node:path';
 
 import OpenAI from 'openai';
 
-const programs = process.env.SKEIN_PROGRAMS ?? 'build/dev/bin';
+export const programs = process.env.SKEIN_PROGRAMS ?? 'build/dev/bin';
 const model = 'deploy/models/tiny-v41';
 
 // Only a failure takes as long as this.

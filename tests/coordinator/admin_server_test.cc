@@ -127,6 +127,7 @@ TEST_F(AdminServerTest, ErrorsSayWhatIsWrong) {
 TEST_F(AdminServerTest, ServesConfigurationMetricsAndHealth) {
   StartUnix();
   EXPECT_EQ(Call("GET", "/admin/config").body, "{\"hash\":\"hash\"}");
+  EXPECT_EQ(Call("GET", "/admin/requests").body, "{\"requests\":[]}");
   EXPECT_EQ(Call("GET", "/metrics").body, "skein_x 1\n");
   EXPECT_EQ(Call("GET", "/health/ready").status, 200);
   health_ = absl::UnavailableError("no worker group is ready");

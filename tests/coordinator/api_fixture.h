@@ -51,6 +51,7 @@ class ApiFixture : public ::testing::Test {
     options.version_json = "{\"version\":\"0.1.0\"}";
     options.id_seed = 42;
     options.keys = keys;
+    options.flights = &flights_;
     options.unix_time = [] { return 1764410000; };
     options.metrics_text = [] { return std::string("skein_build_info 1\n"); };
     options.health = [this](HealthProbe probe) {
@@ -111,6 +112,7 @@ class ApiFixture : public ::testing::Test {
   absl::Status health_;
   std::mutex mutex_;
   std::vector<std::string> events_;
+  FlightLog flights_{absl::ZeroDuration()};  // of every request
   tests::FakeControl control_;
   std::unique_ptr<ApiServer> server_;  // ends first
 };

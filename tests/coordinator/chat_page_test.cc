@@ -19,14 +19,15 @@ using ::testing::StartsWith;
 
 class ChatPageTest : public ApiFixture {};
 
-TEST_F(ChatPageTest, ThreeFilesAreServedWithTheirTypesAndAPolicy) {
+TEST_F(ChatPageTest, ItsFilesAreServedWithTheirTypesAndAPolicy) {
   const struct {
     const char* path;
     const char* type;
     const char* begin;
   } files[] = {{"/", "text/html; charset=utf-8", "<!doctype html>"},
                {"/chat.css", "text/css; charset=utf-8", ":root"},
-               {"/chat.js", "text/javascript; charset=utf-8", "'use strict'"}};
+               {"/chat.js", "text/javascript; charset=utf-8", "'use strict'"},
+               {"/live.js", "text/javascript; charset=utf-8", "'use strict'"}};
   for (const auto& file : files) {
     SCOPED_TRACE(file.path);
     const protocol::HttpResult result = Get(file.path);
@@ -48,6 +49,7 @@ TEST_F(ChatPageTest, ThePolicyAllowsWhatThePageHas) {
   EXPECT_THAT(page, Not(HasSubstr("style=")));
   EXPECT_THAT(page, Not(HasSubstr("onclick")));
   EXPECT_THAT(page, HasSubstr(R"(<script src="chat.js" defer></script>)"));
+  EXPECT_THAT(page, HasSubstr(R"(<script src="live.js" defer></script>)"));
   EXPECT_THAT(page, HasSubstr(R"(name="viewport" content="width=device-width)"));
 }
 

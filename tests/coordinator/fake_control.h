@@ -130,6 +130,8 @@ class FakeControl final : public coordinator::FrontDoor {
 
   coordinator::TokenDelta Step(Sequence* sequence) {
     coordinator::TokenDelta delta;
+    delta.engine = 3;
+    delta.queued = std::chrono::nanoseconds(1);
     if (!error_.ok()) {
       delta.finish = coordinator::FinishReason::kError;
       delta.error = error_;

@@ -73,6 +73,25 @@ TEST_F(GenerationTest, ClientsThatDoNotReadAreCancelledWithAnErrorEvent) {
   EXPECT_THAT(response, Not(HasSubstr("[DONE]")));
 }
 
+// ---- flight records
+
+TEST_F(GenerationTest, EachRequestLeavesARecordUnderTheIdThatItsClientSaw) {
+  auto call = Call("POST", "/v1/completions", R"({"prompt":"secret words","max_tokens":4,"n":2})");
+  call.headers.emplace_back("x-request-id", "mine-1");
+  const std::string answer = protocol::CallHttp(call)->body;
+  const std::string json = flights_.Json();
+  EXPECT_EQ(TextAt(json, {"requests", "0", "request_id"}), "mine-1");
+  EXPECT_EQ(TextAt(json, {"requests", "0", "route"}), "/v1/completions");
+  EXPECT_EQ(TextAt(json, {"requests", "0", "end"}),
+            TextAt(answer, {"choices", "0", "finish_reason"}));
+  EXPECT_EQ(IntAt(json, {"requests", "0", "engine"}), 3);
+  EXPECT_EQ(IntAt(json, {"requests", "0", "choices"}), 2);
+  EXPECT_GT(IntAt(answer, {"usage", "completion_tokens"}), 0);
+  EXPECT_EQ(IntAt(json, {"requests", "0", "completion_tokens"}),
+            IntAt(answer, {"usage", "completion_tokens"}));
+  EXPECT_THAT(json, Not(HasSubstr("secret")));
+}
+
 // ---- several tokens in a delta
 
 constexpr size_t kBursts[] = {1, 2, 3, 5, 6, 64};

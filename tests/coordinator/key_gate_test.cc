@@ -66,7 +66,7 @@ TEST_F(KeyGateTest, EveryRouteButHealthNeedsAKey) {
     EXPECT_EQ(Status(Head(path, "Authorization", "Bearer a.s")), 200) << path;
   }
   for (const char* path : {"/health", "/health/ready", "/health/live", "/health/startup", "/",
-                           "/chat.js", "/chat.css"}) {
+                           "/chat.js", "/chat.css", "/live.js"}) {
     EXPECT_EQ(Status(Head(path)), 200) << path;
   }
 }

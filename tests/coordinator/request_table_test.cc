@@ -64,6 +64,18 @@ TEST_F(RequestTableTest, ADoomedRequestIsToldItsReason) {
   EXPECT_EQ(table_.num_failed(), 0u) << "a deadline is the client's";
 }
 
+TEST_F(RequestTableTest, TheLastDeltaSaysHowLongItWaitedAndWhere) {
+  const auto waited = Open(1);
+  table_.Begin(RequestId(1), 0, now_ + absl::Seconds(5));
+  table_.Fail(RequestId(1), absl::InternalError("broken"));
+  EXPECT_EQ(waited->last.engine, 0u);
+  EXPECT_GE(waited->last.queued, std::chrono::seconds(5));
+  EXPECT_LT(waited->last.queued, std::chrono::seconds(60));
+  const auto never = Open(2);
+  table_.Fail(RequestId(2), absl::DeadlineExceededError("too late"));
+  EXPECT_EQ(never->last.engine, std::nullopt) << "it never began";
+}
+
 TEST_F(RequestTableTest, GivesExpiredRequestsOnceAndInTheOrderOfDeadlines) {
   const auto open_until = [this](uint64_t id, std::chrono::steady_clock::time_point deadline) {
     SubmitRequest request;

@@ -334,6 +334,19 @@ TEST(StartErrorsTest, ACoordinatorWithoutASupervisorTakesTheNextTerm) {
   EXPECT_THAT(RunCoordinatorAlone(state), HasSubstr("/term is torn"));
 }
 
+// A flag is no file name: `keygen --help` once wrote keys into a file of that name.
+TEST(StartErrorsTest, KeygenTakesNoFlagForAFile) {
+  const std::string keygen = SKEIN_PROGRAM_DIRECTORY "/skein keygen ";
+  const auto code = [&](const char* arguments) {
+    return WEXITSTATUS(std::system((keygen + arguments + " >/dev/null 2>&1").c_str()));
+  };
+  EXPECT_EQ(code("--help"), 0);
+  EXPECT_EQ(code("--apj"), kUsage);
+  EXPECT_EQ(code(""), kUsage);
+  EXPECT_FALSE(std::filesystem::exists("--help"));
+  EXPECT_FALSE(std::filesystem::exists("--apj"));
+}
+
 TEST(StartErrorsTest, APortInUse) {
   const worker::Descriptor holder(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -50,6 +50,25 @@ TEST(MetricsTest, HandlesCountWhatTheyName) {
   EXPECT_EQ(gauge.value(), 3);
 }
 
+TEST(MetricsTest, AnAliasCopiesAWholeFamily) {
+  MetricsRegistry registry({});
+  const double bounds[] = {1};
+  Histogram histogram = registry.AddHistogram({"skein_wait_seconds", "Wait."}, bounds);
+  CounterFamily family = registry.AddCounters({"skein_a_total", "A."}, {{"x", {"p", "q"}}});
+  registry.AddAlias("vllm:wait", "skein_wait_seconds");
+  registry.AddAlias("vllm:a_total", "skein_a_total");
+  registry.AddAlias("vllm:b_total", "skein_a_total");
+  histogram.Observe(0.5);
+  family.At({"q"}).Increment(3);
+  const std::string text = registry.Text();
+  EXPECT_THAT(text, HasSubstr("# TYPE vllm:wait histogram\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:wait_bucket{le=\"1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("skein_wait_seconds_bucket{le=\"1\"} 1\n"));
+  for (const char* name : {"skein_a_total", "vllm:a_total", "vllm:b_total"}) {
+    EXPECT_THAT(text, HasSubstr(std::string("\n") + name + "{x=\"q\"} 3\n"));
+  }
+}
+
 TEST(MetricsTest, HistogramsHaveCumulativeBuckets) {
   MetricsRegistry registry({});
   const double bounds[] = {0.1, 1};

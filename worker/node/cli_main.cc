@@ -17,6 +17,7 @@
 #include "worker/node/commands/cluster.h"
 #include "worker/node/commands/doctor.h"
 #include "worker/node/commands/serve.h"
+#include "worker/node/commands/top.h"
 #include "worker/node/commands/whoholds.h"
 #include "worker/node/node_supervisor.h"
 
@@ -30,6 +31,7 @@ constexpr char kUsage[] =
     "  worker         run skein-worker\n"
     "  node           run skein-node, the supervisor of one node's workers\n"
     "  status         show groups, workers, queues and the rolling restart\n"
+    "  top            the same and what it does per second, again and again\n"
     "  drain          let no new request into a group or the cluster\n"
     "  rollout        replace the workers group by group while the cluster serves\n"
     "  keygen FILE    make a key pair for control endpoints on tcp; print its public key\n"
@@ -104,6 +106,7 @@ int RunCommand(std::string_view command, std::span<const std::string> arguments)
     return protocol::kExitOk;
   }
   if (command == "status") return RunStatus(arguments);
+  if (command == "top") return RunTop(arguments);
   if (command == "drain") return RunDrain(arguments);
   if (command == "rollout") return RunRollout(arguments);
   if (command == "doctor") return RunDoctor(arguments, paths);

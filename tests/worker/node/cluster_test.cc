@@ -22,9 +22,9 @@ TEST(ClusterTextTest, StatusFitsEightyColumns) {
     "ready": true, "draining": false, "closed": true, "running": 12, "waiting": 3,
     "waiting_tokens": 900, "requests_ended": 100000, "requests_failed": 2,
     "groups": [
-      {"group": 0, "state": "ready", "epoch": 7, "worker": 1, "running": 12, "blocks": 2048,
+      {"group": 0, "state": "ready", "epoch": 7, "workers": [1], "running": 12, "blocks": 2048,
        "blocks_used": 300, "cordoned": false, "probation": false},
-      {"group": 1, "state": "draining", "epoch": 8, "worker": null, "running": 0, "blocks": 0,
+      {"group": 1, "state": "draining", "epoch": 8, "workers": [], "running": 0, "blocks": 0,
        "blocks_used": 0, "cordoned": true, "probation": true}],
     "workers": [{"worker": 1, "state": "ready", "build": "0.1.0-with-a-long-name",
        "backend": "cpu", "last_step": 123456, "heard_age_s": 0.04, "progress_age_s": 1.25}],
@@ -41,6 +41,16 @@ TEST(ClusterTextTest, StatusFitsEightyColumns) {
     if (text.compare(begin, 11, "coordinator") == 0) continue;
     EXPECT_LE(end - begin, 80u) << text.substr(begin, end - begin);
   }
+}
+
+TEST(ClusterTextTest, SlowRequestsAreALineEach) {
+  const std::string text = SlowRequestsText(Parse(R"({"threshold_s": 30, "requests": [
+      {"request_id": "a-request-id-that-is-longer-than-its-column", "end": "length",
+       "total_s": 61.25, "queued_s": 40.5, "prefill_s": 1.25, "decode_s": 19.5,
+       "prompt_tokens": 512, "completion_tokens": 4096}]})"));
+  EXPECT_THAT(text, HasSubstr("a-request-id-that-is-longe length     61.2    40.5     1.2    19.5"
+                              "    512   4096\n"));
+  EXPECT_EQ(SlowRequestsText(Parse("{}")).find('\n') + 1, SlowRequestsText(Parse("{}")).size());
 }
 
 TEST(ClusterTextTest, AnIdleRolloutIsOneWord) {

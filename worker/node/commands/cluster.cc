@@ -2,13 +2,8 @@
 // Main thread of skein. Must never wait without a bound that was given.
 #include "worker/node/commands/cluster.h"
 
-#include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <initializer_list>
-#include <optional>
 #include <string_view>
-#include <utility>
 
 #include <poll.h>
 
@@ -17,13 +12,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "protocol/base/clock.h"
-#include "protocol/base/control_bytes.h"
 #include "protocol/base/exit_codes.h"
-#include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
-#include "protocol/config/admin_address.h"
-#include "protocol/http/http_client.h"
 #include "protocol/json/json_writer.h"
+#include "worker/node/commands/operator_call.h"
 #include "worker/node/live_nodes.h"
 #include "worker/node/node_supervisor.h"
 
@@ -35,161 +27,6 @@ using protocol::JsonValue;
 
 constexpr int kExitNotReached = 1;
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
-constexpr absl::Duration kWaitDefault = absl::Seconds(600);
-
-constexpr char kCommonHelp[] =
-    "  --admin ADDRESS        operator listener: unix:/path or 127.0.0.1:port; without it the one\n"
-    "                         skein that runs on this host\n"
-    "  --run-directory DIR    where to look for it instead of /run/skein and /tmp, or the run "
-    "files\n"
-    "                         of one of several, as its start printed them\n"
-    "  --token-file FILE      first line: the operators' bearer token, if one is asked for\n";
-
-// What the commands share.
-struct Common {
-  std::string admin, run_directory, token_file;
-  bool json = false;
-  bool help = false;
-  bool wait = false;
-  bool undo = false;
-  bool supervisor = false;
-  absl::Duration timeout = kWaitDefault;
-  std::string build;
-  std::vector<std::string> words;  // what is no flag
-};
-
-struct Switch {
-  std::string_view name;
-  bool Common::*member;
-};
-struct Value {
-  std::string_view name;
-  std::string Common::*member;
-};
-
-absl::StatusOr<Common> ParseCommon(std::string_view command, std::span<const std::string> arguments,
-                                   std::initializer_list<Switch> switches,
-                                   std::initializer_list<Value> values, size_t words_max) {
-  Common common;
-  std::string seconds;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    std::string* value = argument == "--admin"           ? &common.admin
-                         : argument == "--run-directory" ? &common.run_directory
-                         : argument == "--token-file"    ? &common.token_file
-                         : argument == "--timeout"       ? &seconds
-                                                         : nullptr;
-    for (const Value& known : values) {
-      if (argument == known.name) value = &(common.*known.member);
-    }
-    bool* flag = argument == "--help" || argument == "-h" ? &common.help : nullptr;
-    for (const Switch& known : switches) {
-      if (argument == known.name) flag = &(common.*known.member);
-    }
-    if (value != nullptr) {
-      if (i + 1 == arguments.size()) {
-        return absl::InvalidArgumentError(Concat(argument, " needs a value"));
-      }
-      *value = arguments[++i];
-    } else if (flag != nullptr) {
-      *flag = true;
-    } else if (argument.rfind('-', 0) == 0 || common.words.size() == words_max) {
-      return absl::InvalidArgumentError(Concat("skein ", command, " does not know \"", argument,
-                                               "\"; skein ", command,
-                                               " --help lists what it does"));
-    } else {
-      common.words.push_back(argument);
-    }
-  }
-  double number = 0;
-  if (!seconds.empty()) {
-    if (!absl::SimpleAtod(seconds, &number) || !(number > 0) || number > 1e6) {
-      return absl::InvalidArgumentError(
-          Concat("--timeout: \"", seconds, "\" is not a number of seconds above 0"));
-    }
-    common.timeout = absl::Seconds(number);
-  }
-  return common;
-}
-
-// The call of an operator route; its target and body are to be filled in.
-absl::StatusOr<protocol::HttpCall> OpenCall(const Common& common) {
-  std::string address = common.admin;
-  if (address.empty()) {
-    SKEIN_ASSIGN_OR_RETURN(const std::string run, FindRunDirectory(common.run_directory));
-    address = Concat("unix:", run, "/admin.sock");
-  }
-  SKEIN_ASSIGN_OR_RETURN(const protocol::AdminAddress parsed, protocol::ParseAdminAddress(address));
-  if (parsed.none()) return absl::InvalidArgumentError("--admin: is empty");
-  protocol::HttpCall call;
-  call.unix_path = parsed.unix_path;
-  if (parsed.port.has_value()) {
-    call.host = parsed.host;
-    call.port = *parsed.port;
-  }
-  call.timeout = std::chrono::milliseconds(5'000);
-  if (!common.token_file.empty()) {
-    SKEIN_ASSIGN_OR_RETURN(const std::string token,
-                           protocol::ReadAdminToken("--token-file", common.token_file));
-    call.headers.emplace_back("authorization", "Bearer " + token);
-  }
-  return call;
-}
-
-// The JSON of the answer; an error of the listener becomes a status with its message.
-absl::StatusOr<JsonValue> Ask(protocol::HttpCall call, std::string_view method,
-                              std::string_view target, std::string body = {}) {
-  call.method = method;
-  call.target = target;
-  call.body = std::move(body);
-  const absl::StatusOr<protocol::HttpResult> result = protocol::CallHttp(call);
-  if (!result.ok()) {
-    return absl::UnavailableError(
-        Concat("no coordinator answers: ", protocol::StatusText(result.status())));
-  }
-  absl::StatusOr<JsonValue> json = protocol::ParseJson(result->body);
-  if (result->status == 200) return json;
-  std::string message = Concat("HTTP ", result->status);
-  if (json.ok()) {
-    const JsonValue* error = json->Find("error");
-    const JsonValue* text = error != nullptr ? error->Find("message") : nullptr;
-    if (text != nullptr) message = protocol::EscapeControls(text->string(), "");
-  }
-  return absl::FailedPreconditionError(message);
-}
-
-int Fail(const absl::Status& status) {
-  int code = kExitNotReached;
-  if (absl::IsInvalidArgument(status)) code = protocol::kExitUsage;
-  if (absl::IsUnavailable(status) || absl::IsNotFound(status)) code = protocol::kExitRestart;
-  return protocol::FailProgram("skein", status, code);
-}
-
-// For a terminal: parts of it are what workers say of themselves.
-std::string TextAt(const JsonValue& object, std::string_view key) {
-  const JsonValue* value = object.Find(key);
-  return value == nullptr ? "" : protocol::EscapeControls(value->string(), "");
-}
-
-int64_t NumberAt(const JsonValue& object, std::string_view key) {
-  const JsonValue* value = object.Find(key);
-  return value == nullptr ? 0 : value->AsInt64(key).value_or(0);
-}
-
-double SecondsAt(const JsonValue& object, std::string_view key) {
-  const JsonValue* value = object.Find(key);
-  return value == nullptr ? 0 : value->AsDouble(key).value_or(0);
-}
-
-bool FlagAt(const JsonValue& object, std::string_view key) {
-  const JsonValue* value = object.Find(key);
-  return value != nullptr && value->AsBool(key).value_or(false);
-}
-
-std::span<const JsonValue> ListAt(const JsonValue& object, std::string_view key) {
-  const JsonValue* value = object.Find(key);
-  return value == nullptr ? std::span<const JsonValue>() : value->elements();
-}
 
 // "1,2", or "-" for none.
 std::string NumbersText(std::span<const JsonValue> numbers) {
@@ -247,9 +84,12 @@ absl::Status AwaitDrained(const protocol::HttpCall& call, const Common& common) 
 }
 
 constexpr char kStatusHelp[] =
-    "usage: skein status [--json] [--supervisor] [FLAGS]\n"
+    "usage: skein status [--json] [--slow | --supervisor] [FLAGS]\n"
     "Groups, workers, queues and the rolling restart of a cluster.\n"
     "  --json                 the listener's answer as it is\n"
+    "  --slow                 the last requests that took longer than slow-request-threshold: "
+    "seconds\n"
+    "                         in the queue, until the first token and after it\n"
     "  --supervisor           only whether the supervisor's loop of this host lives\n";
 constexpr char kDrainHelp[] =
     "usage: skein drain [GROUP] [--wait] [--undo] [FLAGS]\n"
@@ -280,7 +120,7 @@ int AwaitRollout(const protocol::HttpCall& call, const Common& common) {
   std::string last;
   while (true) {
     const absl::StatusOr<JsonValue> rollout = Ask(call, "GET", "/admin/rollout");
-    if (!rollout.ok()) return Fail(rollout.status());
+    if (!rollout.ok()) return FailCommand(rollout.status());
     const std::string text = RolloutText(*rollout);
     if (text != last) std::fputs(text.c_str(), stdout);
     std::fflush(stdout);
@@ -288,7 +128,8 @@ int AwaitRollout(const protocol::HttpCall& call, const Common& common) {
     const std::string state = TextAt(*rollout, "state");
     if (state != "running") return state == "done" ? protocol::kExitOk : kExitNotReached;
     if (protocol::MonotonicNow() >= end) {
-      return Fail(absl::DeadlineExceededError("the rollout still runs; skein rollout status"));
+      return FailCommand(
+          absl::DeadlineExceededError("the rollout still runs; skein rollout status"));
     }
     Pause();
   }
@@ -351,48 +192,65 @@ std::string ClusterStatusText(const JsonValue& status) {
   return out;
 }
 
+std::string SlowRequestsText(const JsonValue& requests) {
+  std::string out;
+  Append(out, "%-26s %-7s %7s %7s %7s %7s %6s %6s\n", "request", "end", "total s", "queued",
+         "prefill", "decode", "prompt", "tokens");
+  for (const JsonValue& request : ListAt(requests, "requests")) {
+    Append(out, "%-26s %-7s %7.1f %7.1f %7.1f %7.1f %6lld %6lld\n",
+           Cut(TextAt(request, "request_id"), 26).c_str(), Cut(TextAt(request, "end"), 7).c_str(),
+           SecondsAt(request, "total_s"), SecondsAt(request, "queued_s"),
+           SecondsAt(request, "prefill_s"), SecondsAt(request, "decode_s"),
+           static_cast<long long>(NumberAt(request, "prompt_tokens")),
+           static_cast<long long>(NumberAt(request, "completion_tokens")));
+  }
+  return out;
+}
+
 int RunStatus(std::span<const std::string> arguments) {
-  const auto common =
-      ParseCommon("status", arguments,
-                  {{"--json", &Common::json}, {"--supervisor", &Common::supervisor}}, {}, 0);
-  if (!common.ok()) return Fail(common.status());
+  const auto common = ParseCommon(
+      "status", arguments,
+      {{"--json", &Common::json}, {"--supervisor", &Common::supervisor}, {"--slow", &Common::slow}},
+      {}, 0);
+  if (!common.ok()) return FailCommand(common.status());
   if (common->help) return Help(kStatusHelp);
   if (common->supervisor) {
     const auto run = FindRunDirectory(common->run_directory);
-    if (!run.ok()) return Fail(run.status());
+    if (!run.ok()) return FailCommand(run.status());
     const absl::Status alive = CheckSupervisorLoop(*run);
-    if (!alive.ok()) return Fail(alive);
+    if (!alive.ok()) return FailCommand(alive);
     std::printf("the supervisor of %s lives\n", run->c_str());
     return protocol::kExitOk;
   }
   const auto call = OpenCall(*common);
-  if (!call.ok()) return Fail(call.status());
-  const auto status = Ask(*call, "GET", "/admin/status");
-  if (!status.ok()) return Fail(status.status());
-  std::fputs(common->json ? (protocol::WriteJson(*status) + "\n").c_str()
-                          : ClusterStatusText(*status).c_str(),
-             stdout);
+  if (!call.ok()) return FailCommand(call.status());
+  const auto answer = Ask(*call, "GET", common->slow ? "/admin/requests" : "/admin/status");
+  if (!answer.ok()) return FailCommand(answer.status());
+  const std::string text = common->json   ? protocol::WriteJson(*answer) + "\n"
+                           : common->slow ? SlowRequestsText(*answer)
+                                          : ClusterStatusText(*answer);
+  std::fputs(text.c_str(), stdout);
   return protocol::kExitOk;
 }
 
 int RunDrain(std::span<const std::string> arguments) {
   const auto common = ParseCommon("drain", arguments,
                                   {{"--wait", &Common::wait}, {"--undo", &Common::undo}}, {}, 1);
-  if (!common.ok()) return Fail(common.status());
+  if (!common.ok()) return FailCommand(common.status());
   if (common->help) return Help(kDrainHelp);
   int group = 0;
   if (!common->words.empty() && (!absl::SimpleAtoi(common->words.front(), &group) || group < 0)) {
-    return Fail(absl::InvalidArgumentError(
+    return FailCommand(absl::InvalidArgumentError(
         Concat("\"", common->words.front(), "\" is no group; skein status lists them")));
   }
   const auto call = OpenCall(*common);
-  if (!call.ok()) return Fail(call.status());
+  if (!call.ok()) return FailCommand(call.status());
   const auto answer = Ask(*call, "POST", common->undo ? "/admin/undrain" : "/admin/drain",
                           GroupBody(common->words));
-  if (!answer.ok()) return Fail(answer.status());
+  if (!answer.ok()) return FailCommand(answer.status());
   if (common->wait && !common->undo) {
     if (const absl::Status drained = AwaitDrained(*call, *common); !drained.ok()) {
-      return Fail(drained);
+      return FailCommand(drained);
     }
   }
   const std::string what =
@@ -408,17 +266,17 @@ int RunRollout(std::span<const std::string> arguments) {
   const auto common =
       ParseCommon("rollout", arguments, {{"--wait", &Common::wait}, {"--json", &Common::json}},
                   {{"--build", &Common::build}}, 1);
-  if (!common.ok()) return Fail(common.status());
+  if (!common.ok()) return FailCommand(common.status());
   if (common->help) return Help(kRolloutHelp);
   const std::string action = common->words.empty() ? "" : common->words.front();
   bool known = false;
   for (const char* word : {"start", "status", "pause", "resume", "abort"}) known |= action == word;
   if (!known) {
-    return Fail(absl::InvalidArgumentError(
+    return FailCommand(absl::InvalidArgumentError(
         Concat("\"", action, "\" is none of start, status, pause, resume and abort")));
   }
   const auto call = OpenCall(*common);
-  if (!call.ok()) return Fail(call.status());
+  if (!call.ok()) return FailCommand(call.status());
   std::string body;
   if (action != "status") {
     protocol::JsonWriter writer(&body);
@@ -433,7 +291,7 @@ int RunRollout(std::span<const std::string> arguments) {
   }
   const auto answer =
       Ask(*call, action == "status" ? "GET" : "POST", "/admin/rollout", std::move(body));
-  if (!answer.ok()) return Fail(answer.status());
+  if (!answer.ok()) return FailCommand(answer.status());
   if (common->wait && (action == "start" || action == "resume")) {
     return AwaitRollout(*call, *common);
   }

@@ -12,6 +12,8 @@ namespace skein::worker {
 
 // The answer of GET /admin/status for people, at most 80 columns wide.
 std::string ClusterStatusText(const protocol::JsonValue& status);
+// The answer of GET /admin/requests, a line each, likewise.
+std::string SlowRequestsText(const protocol::JsonValue& requests);
 // The rollout part of it: one line, and a second one with the reason if there is one.
 std::string RolloutText(const protocol::JsonValue& rollout);
 

@@ -40,7 +40,7 @@ TEST(VllmNamesTest, AreThoseOfTheRecordingRules) {
 }
 
 TEST(VllmNamesTest, StandBesideOurs) {
-  protocol::MetricsRegistry registry({{"model_name", "tiny"}});
+  protocol::MetricsRegistry registry(protocol::MetricLabels{{"model_name", "tiny"}});
   CoordinatorMetrics metrics(registry, 2, 5);
   registry.AddGauge({"skein_config_info", "The configuration."}).Set(1);
   AddVllmNames(registry);

@@ -21,9 +21,8 @@ class Suspicion {
   // Worker `node` died while it computed the sequence up to `length` tokens. Whether the death was
   // the worker's own doing is not known yet; the mark counts until Settle says otherwise.
   void Mark(uint32_t node, uint32_t length) {
+    unsettled_.push_back({node, !on_probation(), true});
     if (!on_probation()) ++counted_replays_;
-    counted_.push_back(!on_probation());
-    unsettled_.push_back(node);
     ++marks_;
     length_ = std::max(length_, length);
     steps_past_ = 0;
@@ -31,24 +30,22 @@ class Suspicion {
 
   // It is known how the worker ended. Nothing happens without an unsettled death of it.
   void Settle(uint32_t node, bool own) {
-    const auto found = std::find(unsettled_.begin(), unsettled_.end(), node);
+    const auto found = std::find_if(unsettled_.begin(), unsettled_.end(),
+                                    [&](const Death& death) { return death.node == node; });
     if (found == unsettled_.end()) return;
-    const auto counted = counted_.begin() + (found - unsettled_.begin());
     if (!own) {
-      if (marks_ > 0) --marks_;
-      if (*counted) --counted_replays_;
+      if (found->marked) --marks_;
+      if (found->counted) --counted_replays_;
     }
     unsettled_.erase(found);
-    counted_.erase(counted);
   }
 
   // A step of it was committed, `computed` tokens are done. Past the deaths for long enough, the
-  // sequence did not cause them.
+  // sequence did not cause them; whether they count as replays is still to be settled.
   void Survive(uint32_t computed) {
     if (marks_ == 0 || computed < length_ || ++steps_past_ < kStepsToClear) return;
     marks_ = 0;
-    unsettled_.clear();
-    counted_.clear();
+    for (Death& death : unsettled_) death.marked = false;
     length_ = 0;
     steps_past_ = 0;
   }
@@ -58,17 +55,27 @@ class Suspicion {
   uint32_t counted_replays() const { return counted_replays_; }
   bool on_probation() const { return marks_ >= kProbationMarks; }
   // It was alone when its last worker died: it waits for the verdict, and runs nowhere.
-  bool held() const { return marks_ > kProbationMarks && !unsettled_.empty(); }
+  bool held() const { return marks_ > kProbationMarks && waits_for_verdict(); }
   // The verdict: that death was the worker's own doing, as those before.
-  bool condemned() const { return marks_ > kProbationMarks && unsettled_.empty(); }
+  bool condemned() const { return marks_ > kProbationMarks && !waits_for_verdict(); }
 
  private:
+  // A death that nobody has judged yet.
+  struct Death {
+    uint32_t node;
+    bool counted;  // it raised counted_replays_
+    bool marked;   // it raised marks_, and was not survived since
+  };
+  bool waits_for_verdict() const {
+    return std::any_of(unsettled_.begin(), unsettled_.end(),
+                       [](const Death& death) { return death.marked; });
+  }
+
   uint32_t marks_ = 0;  // unsettled ones included
   uint32_t counted_replays_ = 0;
-  uint32_t length_ = 0;              // tokens that were being computed at the deaths
-  uint32_t steps_past_ = 0;          // committed beyond them
-  std::vector<uint32_t> unsettled_;  // nodes
-  std::vector<bool> counted_;        // of each unsettled one: it raised counted_replays_
+  uint32_t length_ = 0;      // tokens that were being computed at the deaths
+  uint32_t steps_past_ = 0;  // committed beyond them
+  std::vector<Death> unsettled_;
 };
 
 }  // namespace skein::scheduler

@@ -63,5 +63,22 @@ TEST(SuspicionTest, EightStepsPastTheDeathsClear) {
   EXPECT_FALSE(suspicion.marked()) << "what it survived it did not cause";
 }
 
+// A worker that comes back late is judged when the sequence has long gone on elsewhere.
+TEST(SuspicionTest, ADeathFromOutsideDoesNotCountHoweverLateThatIsKnown) {
+  Suspicion suspicion;
+  for (uint32_t node = 1; node <= 5; ++node) {
+    suspicion.Mark(node, 10);
+    for (uint32_t step = 0; step < kStepsToClear; ++step) suspicion.Survive(10 + step);
+    EXPECT_FALSE(suspicion.marked());
+    EXPECT_EQ(suspicion.counted_replays(), 1U);
+    suspicion.Settle(node, false);
+    EXPECT_EQ(suspicion.counted_replays(), 0U);
+  }
+  suspicion.Mark(1, 30);
+  suspicion.Settle(1, true);
+  EXPECT_TRUE(suspicion.marked()) << "survived deaths take no mark of a later one away";
+  EXPECT_EQ(suspicion.counted_replays(), 1U);
+}
+
 }  // namespace
 }  // namespace skein::scheduler

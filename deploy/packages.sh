@@ -5,7 +5,7 @@ build_packages=(
   ca-certificates ccache cmake capnproto cppzmq-dev curl g++ libabsl-dev libboost-json1.81-dev
   libboost1.81-dev libcapnp-dev libpcre2-dev libspdlog-dev libssl-dev libyaml-cpp-dev
   libzmq3-dev mold ninja-build pkg-config procps prometheus-cpp-dev zlib1g-dev)
-# systemd: its verifier of units; prometheus: promtool.
+# chromium: the page at /; systemd: its verifier of units; prometheus: promtool.
 test_packages=(chromium libgmock-dev libgtest-dev prometheus systemd)
 # What the installed programs need and the smallest Debian 12 image lacks.
 runtime_packages=(

@@ -17,7 +17,6 @@
 #include "coordinator/api/api_keys.h"
 #include "coordinator/api/api_server.h"
 #include "coordinator/control_loop.h"
-#include "coordinator/frame_metrics.h"
 #include "coordinator/front_door_queue.h"
 #include "coordinator/metrics.h"
 #include "coordinator/operator_queue.h"
@@ -40,6 +39,7 @@
 #include "protocol/config/fault_list.h"
 #include "protocol/json/json_writer.h"
 #include "protocol/transport/control_transport.h"
+#include "protocol/transport/frame_metrics.h"
 
 namespace skein::coordinator {
 namespace {
@@ -191,7 +191,7 @@ struct Server {
   Text text;
   std::unique_ptr<protocol::MetricsRegistry> registry;
   std::unique_ptr<CoordinatorMetrics> metrics;
-  std::unique_ptr<FrameMetrics> frames;
+  std::unique_ptr<protocol::FrameMetrics> frames;
   std::unique_ptr<protocol::ThreadedActorSystem> system;
   std::unique_ptr<RoundWaker> waker;
   std::unique_ptr<FrontDoorQueue> door;
@@ -425,7 +425,7 @@ int Serve(const protocol::LoadedConfig& loaded, protocol::ParentGuard* parent, S
   server.metrics = std::make_unique<CoordinatorMetrics>(
       *server.registry, static_cast<uint32_t>(config.scheduler.data_parallel_size),
       ToSpeculation(config.speculation).max_depth);
-  server.frames = std::make_unique<FrameMetrics>(*server.registry);
+  server.frames = std::make_unique<protocol::FrameMetrics>(*server.registry);
   server.flights = std::make_unique<FlightLog>(config.server.slow_request_threshold);
   DescribeProcess(config, *server.registry);
   if (config.server.metrics_compat == "vllm") AddVllmNames(*server.registry);

@@ -112,13 +112,15 @@ absl::Status GraphCache::RecordShape(const DecodeShape& shape) {
   return absl::OkStatus();
 }
 
-absl::Status GraphCache::Record() {
-  for (const DecodeShape& shape : Shapes()) {
+absl::Status GraphCache::Record(const std::function<void(size_t, size_t)>& progress) {
+  const std::vector<DecodeShape> shapes = Shapes();
+  for (const DecodeShape& shape : shapes) {
     if (const absl::Status status = RecordShape(shape); !status.ok()) {
       return absl::Status(status.code(),
                           absl::StrCat("recording ", Describe(shape), ": ", status.message(),
                                        "; --enforce-eager goes without graphs"));
     }
+    if (progress) progress(graphs_.size(), shapes.size());
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,8 +37,9 @@ class GraphCache {
   GraphCache(const StepParts& parts, const ModelLimits& limits, int sequences_max,
              KernelSet& kernels);
 
-  // Runs each shape once, then records it. Errors name the shape.
-  absl::Status Record();
+  // Runs each shape once, then records it; tells how many are done, of how many. Errors name the
+  // shape.
+  absl::Status Record(const std::function<void(size_t done, size_t total)>& progress = nullptr);
 
   // The smallest recorded shape that holds the plan; none if it is no decode step, or too large.
   std::optional<DecodeShape> Fit(const protocol::StepPlan& plan) const;

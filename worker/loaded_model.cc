@@ -32,6 +32,38 @@ absl::Status CheckGroup(const LoadOptions& options, const ModelSpec& spec,
 
 }  // namespace
 
+absl::Status LoadedModel::LoadWeights(const LoadOptions& options) {
+  LoadProgress progress;
+  if (options.progress != nullptr) {
+    options.progress->Begin(StartPhase::kWeights);
+    progress = [to = options.progress](uint64_t done, uint64_t total, bool engram) {
+      to->Begin(engram ? StartPhase::kEngram : StartPhase::kWeights);
+      to->Advance(done, total);
+    };
+  }
+  SKEIN_ASSIGN_OR_RETURN(weights_,
+                         ModelWeights::Load(options.model_dir, spec_, *arena_, options.make_tensor,
+                                            options.shard, progress));
+  return absl::OkStatus();
+}
+
+MemoryUse LoadedModel::Memory(uint64_t free) const {
+  MemoryUse use;
+  use.has_own_memory = !arena_->device().is_host();
+  use.engram = weights_->engram_bytes;
+  use.weights = weights_->bytes - use.engram;
+  use.compressed = cache_->history_bytes();
+  use.index = cache_->index_bytes();
+  use.window = slots_->window_bytes();
+  use.state = slots_->open_bytes();
+  use.draft = slots_->draft_bytes();
+  // On a host the weights are the mapping of their files, on a device they are in the arena.
+  const uint64_t known = use.cache() + (use.has_own_memory ? weights_->bytes : 0);
+  use.activations = arena_->total_bytes() > known ? arena_->total_bytes() - known : 0;
+  use.free = free;
+  return use;
+}
+
 absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
                                 const kernels::KernelManifest& manifest,
                                 const LoadOptions& options) {
@@ -52,8 +84,7 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
   arena_ = options.device == nullptr ? std::make_unique<Arena>()
                                      : std::make_unique<Arena>(options.device);
   SKEIN_RETURN_IF_ERROR(CheckGroup(options, spec_, arena_->device()));
-  SKEIN_ASSIGN_OR_RETURN(weights_, ModelWeights::Load(options.model_dir, spec_, *arena_,
-                                                      options.make_tensor, options.shard));
+  SKEIN_RETURN_IF_ERROR(LoadWeights(options));
   kernels_ = std::make_unique<KernelSet>(registry, manifest, arena_->device().stream());
   cache_ = std::make_unique<KvCache>(spec_, options.numerics, options.block_tokens,
                                      options.num_blocks, *arena_);
@@ -80,7 +111,11 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
   }
   SKEIN_RETURN_IF_ERROR(kernels_->Finish(*arena_));
   SKEIN_RETURN_IF_ERROR(model_->Prepare());
-  return graphs_ == nullptr ? absl::OkStatus() : graphs_->Record();
+  if (graphs_ == nullptr) return absl::OkStatus();
+  if (options.progress != nullptr) options.progress->Begin(StartPhase::kGraphCapture);
+  return graphs_->Record([progress = options.progress](size_t done, size_t total) {
+    if (progress != nullptr) progress->Advance(done, total);
+  });
 }
 
 }  // namespace skein::worker

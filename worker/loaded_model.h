@@ -12,6 +12,7 @@
 #include "worker/cache/kv_cache.h"
 #include "worker/cache/state_slots.h"
 #include "worker/graph_cache.h"
+#include "worker/metrics.h"
 #include "worker/model/activations.h"
 #include "worker/model/dspark_head.h"
 #include "worker/model/kernel_set.h"
@@ -41,6 +42,7 @@ struct LoadOptions {
   std::shared_ptr<kernels::Device> device;
   std::shared_ptr<const RecordedRope> recorded_rope;  // null in production
   TensorMaker make_tensor;                            // null: tensors are those in model_dir
+  StartProgress* progress = nullptr;                  // told of the load; null: nobody is
 };
 
 class LoadedModel {
@@ -60,9 +62,12 @@ class LoadedModel {
   RankExchange* ranks() { return ranks_.get(); }  // null: this rank holds the whole model
   kernels::Device& device() { return arena_->device(); }
   uint64_t arena_bytes() const { return arena_->total_bytes(); }
+  // What is where in the memory of the device; `free`: what was left.
+  MemoryUse Memory(uint64_t free) const;
 
  private:
   LoadedModel() = default;
+  absl::Status LoadWeights(const LoadOptions& options);
   absl::Status Build(const kernels::KernelRegistry& registry,
                      const kernels::KernelManifest& manifest, const LoadOptions& options);
 

@@ -24,13 +24,19 @@
 #include "protocol/base/strings.h"
 #include "protocol/config/config.h"
 #include "protocol/config/fault_list.h"
+#include "protocol/config/listen_address.h"
+#include "protocol/metrics/metrics.h"
 #include "protocol/transport/control_transport.h"
+#include "protocol/transport/frame_metrics.h"
 #include "worker/build_identity.h"
 #include "worker/fault_points.h"
 #include "worker/gpu_backend.h"
 #include "worker/host_placement.h"
 #include "worker/loaded_model.h"
+#include "worker/metrics.h"
+#include "worker/metrics_listener.h"
 #include "worker/preflight.h"
+#include "worker/start_progress.h"
 #include "worker/step_executor.h"
 #include "worker/watchdog.h"
 #include "worker/worker_actor.h"
@@ -83,6 +89,56 @@ struct StopRequest {
     if (protocol::Waker* waker = actor.load(); waker != nullptr) waker->Wake();
   }
 };
+
+// What is counted, and what a scrape asks. The pointers are set once there is something to ask, and
+// taken back before it goes.
+struct Telemetry {
+  std::unique_ptr<protocol::MetricsRegistry> registry;
+  std::unique_ptr<WorkerMetrics> metrics;
+  std::unique_ptr<protocol::FrameMetrics> frames;
+  std::atomic<const protocol::ThreadedActorSystem*> system = nullptr;
+  std::atomic<const StepExecutor*> executor = nullptr;
+  std::atomic<int64_t> round_ns = 0;  // when the actor's loop went round last
+
+  void OnRound() { round_ns = absl::ToUnixNanos(protocol::MonotonicNow()); }
+  // For a scrape at this moment. The listener's thread.
+  std::string Text() {
+    WorkerMetrics::Reading reading;
+    if (const StepExecutor* asked = executor.load(); asked != nullptr) {
+      reading.device_age = asked->RunningFor();
+      reading.plans = asked->num_plans_waiting();
+      reading.results = asked->num_results_waiting();
+      reading.hangs = asked->num_hangs();
+      reading.actor_age = protocol::MonotonicNow() - absl::FromUnixNanos(round_ns);
+    }
+    metrics->Set(reading);
+    if (const auto* asked = system.load(); asked != nullptr) frames->Update(asked->counters());
+    return registry->Text();
+  }
+};
+
+// Serves the metrics where the configuration, or the supervisor, says. None: nowhere.
+absl::StatusOr<std::unique_ptr<MetricsListener>> OpenMetrics(const protocol::LoadedConfig& loaded,
+                                                             Telemetry& telemetry) {
+  const std::string& listen = loaded.config.worker.metrics_listen;
+  if (listen.empty()) return std::unique_ptr<MetricsListener>();
+  SKEIN_ASSIGN_OR_RETURN(const protocol::ListenAddress first, protocol::ParseListenAddress(listen));
+  const int64_t index = loaded.FlagOr("worker-index", 0);
+  MetricsListener::Options options;
+  options.host = first.host;
+  options.port = first.port == 0 ? uint16_t{0} : static_cast<uint16_t>(first.port + index);
+  options.listen_fd = static_cast<int>(loaded.FlagOr("metrics-fd", -1));
+  options.text = [&telemetry] { return telemetry.Text(); };
+  auto listener = MetricsListener::Create(std::move(options));
+  if (!listener.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker.metrics_listen (--worker-metrics-listen): ",
+                     protocol::ToAbsl(protocol::StatusText(listener.status()))));
+  }
+  SKEIN_LOG(kInfo, "metrics are served")
+      .Field("address", protocol::ListenText({first.host, (*listener)->port()}));
+  return listener;
+}
 
 struct Device {
   kernels::KernelRegistry registry;
@@ -170,6 +226,20 @@ void LogLoaded(const protocol::Config& config, const Device& device, LoadedModel
   }
 }
 
+// The report of the start: what its parts took.
+void LogStarted(const StartProgress& progress) {
+  const auto seconds = [&progress](StartPhase phase) {
+    return absl::ToDoubleSeconds(progress.Took(phase));
+  };
+  SKEIN_LOG(kInfo, "worker started")
+      .Field("preflight_s", seconds(StartPhase::kPreflight))
+      .Field("weights_s", seconds(StartPhase::kWeights))
+      .Field("engram_s", seconds(StartPhase::kEngram))
+      .Field("graph_capture_s", seconds(StartPhase::kGraphCapture))
+      .Field("warmup_s", seconds(StartPhase::kWarmup))
+      .Field("total_s", absl::ToDoubleSeconds(progress.total()));
+}
+
 absl::StatusOr<protocol::RegisterWorker> Registration(const protocol::LoadedConfig& loaded,
                                                       const LoadedModel& model,
                                                       const LoadOptions& options,
@@ -207,7 +277,7 @@ absl::StatusOr<std::unique_ptr<protocol::ZmqTransport>> OpenTransport(
 
 int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> model,
           const LoadOptions& options, protocol::ParentGuard* parent, StopRequest& stop,
-          std::unique_ptr<protocol::ThreadedActorSystem>& owner) {
+          Telemetry& telemetry, std::unique_ptr<protocol::ThreadedActorSystem>& owner) {
   const protocol::Config& config = loaded.config;
   protocol::ActorSystemOptions system_options;
   system_options.self = {
@@ -218,7 +288,13 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
       protocol::Incarnation(static_cast<uint64_t>(loaded.FlagOr("incarnation", 1)));
   system_options.lease = config.transport.lease_timeout;
   system_options.beat_interval = config.transport.heartbeat_interval;
-  if (parent != nullptr) system_options.on_round = [parent] { parent->OnRound(); };
+  system_options.on_round = [parent, &telemetry] {
+    telemetry.OnRound();
+    if (parent != nullptr) parent->OnRound();
+  };
+  system_options.on_scheduling_delay = [&telemetry](absl::Duration late) {
+    telemetry.frames->Observe(late);
+  };
   owner = std::make_unique<protocol::ThreadedActorSystem>(system_options, *std::move(transport));
   protocol::ThreadedActorSystem& system = *owner;
 
@@ -233,12 +309,19 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   actor.on_group_formed = [parent] {
     if (parent != nullptr) parent->Report("ready");
   };
+  options.progress->Begin(StartPhase::kWarmup);
   auto spawned = system.Spawn("worker", [&](protocol::Waker& waker) {
-    return std::make_unique<WorkerActor>(
-        std::move(actor), std::make_unique<StepExecutor>(std::move(model), waker,
-                                                         StepHookOf(config), *std::move(watchdog)));
+    auto executor = std::make_unique<StepExecutor>(std::move(model), waker, StepHookOf(config),
+                                                   *std::move(watchdog), telemetry.metrics.get());
+    telemetry.executor = executor.get();
+    return std::make_unique<WorkerActor>(std::move(actor), std::move(executor));
   });
   if (!spawned.ok()) return Fail(spawned.status(), kExitInternal);
+  options.progress->End();
+  telemetry.metrics->SetStart(*options.progress);
+  LogStarted(*options.progress);
+  telemetry.OnRound();
+  telemetry.system = &system;
   absl::Status status =
       system.Connect(protocol::kCoordinatorActor, config.transport.control_endpoint);
   if (!status.ok()) return Fail(status, kExitConfig);
@@ -251,19 +334,42 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   return Fail(status, absl::IsUnavailable(status) ? kExitRestart : kExitInternal);
 }
 
+// Progress goes to the supervisor, which shows it; without one, into the log.
+StartProgress::Sink ProgressSink(const protocol::ParentGuard* parent) {
+  return [parent](StartPhase phase, int percent) {
+    if (parent != nullptr) {
+      parent->Report(protocol::Concat("progress ", StartPhaseName(phase), " ", percent));
+    } else if (percent == 0) {
+      SKEIN_LOG(kInfo, "starting").Field("phase", StartPhaseName(phase));
+    }
+  };
+}
+
+void OpenTelemetry(const protocol::Config& config, int index,
+                   const kernels::KernelRegistry& kernels, const kernels::KernelManifest& manifest,
+                   Telemetry& telemetry) {
+  telemetry.registry = std::make_unique<protocol::MetricsRegistry>(WorkerLabels(index));
+  telemetry.metrics =
+      std::make_unique<WorkerMetrics>(*telemetry.registry, config, kernels, manifest);
+  telemetry.frames = std::make_unique<protocol::FrameMetrics>(*telemetry.registry);
+}
+
 int Run(const std::vector<std::string>& arguments) {
   protocol::LoadOptions load_options;
   load_options.required = {"model.path", "transport.control_endpoint"};
-  load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index", "predecessor-end"};
+  load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index", "predecessor-end",
+                                "metrics-fd"};
   auto loaded = protocol::LoadConfig(arguments, load_options);
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   const protocol::Config& config = loaded->config;
   protocol::InstallLog(protocol::ToLogOptions(config.log, "skein-worker"));
   if (const std::optional<int> code = AnnounceFaults(config)) return *code;
 
-  Device device;  // a step may run until the system ends
+  Device device;        // a step may run until the system ends
+  Telemetry telemetry;  // outlives the system, whose threads count
   // Outlives the signal thread, which may be waking it.
   std::unique_ptr<protocol::ThreadedActorSystem> system;
+  std::unique_ptr<MetricsListener> listener;  // goes first: it asks the system
   StopRequest stop;
   auto signals = protocol::SignalWatch::Create([&stop](int) { stop(); });
   if (!signals.ok()) return Fail(signals.status(), kExitInternal);
@@ -274,11 +380,17 @@ int Run(const std::vector<std::string>& arguments) {
     parent = *std::move(guard);
   }
   const auto index = static_cast<int>(loaded->FlagOr("worker-index", 0));
+  StartProgress progress(ProgressSink(parent.get()), &protocol::MonotonicNow);
+  progress.Begin(StartPhase::kPreflight);
   if (absl::Status status = OpenDevice(config, index, device); !status.ok()) {
     return Fail(status, absl::IsFailedPrecondition(status) ? kExitConfig : kExitInternal);
   }
   auto manifest = PlanManifest(config, device.registry);
   if (!manifest.ok()) return Fail(manifest.status(), kExitConfig);
+  OpenTelemetry(config, index, device.registry, *manifest, telemetry);
+  auto metrics = OpenMetrics(*loaded, telemetry);
+  if (!metrics.ok()) return Fail(metrics.status(), kExitConfig);
+  listener = *std::move(metrics);
   auto spec = ModelSpec::Load(config.model.path);
   if (!spec.ok()) return Fail(spec.status(), LoadExitCode(spec.status()));
   auto options = PlanLoad(config, *spec, device.compute->properties());
@@ -288,12 +400,14 @@ int Run(const std::vector<std::string>& arguments) {
   if (absl::Status status = CheckShard(options->shard, *spec); !status.ok()) {
     return Fail(status, kExitConfig);
   }
+  options->progress = &progress;
   options->record_steps = !device.compute->is_host() && config.worker.enforce_eager == 0;
   auto model = LoadedModel::Load(device.registry, *manifest, *options);
   if (!model.ok()) return Fail(model.status(), LoadExitCode(model.status()));
+  telemetry.metrics->SetMemory((*model)->Memory(device.compute->properties().free_bytes));
   LogLoaded(config, device, **model, *options, *spec);
   if (parent != nullptr) parent->Report("loaded");
-  return Serve(*loaded, *std::move(model), *options, parent.get(), stop, system);
+  return Serve(*loaded, *std::move(model), *options, parent.get(), stop, telemetry, system);
 }
 
 }  // namespace

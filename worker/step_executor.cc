@@ -46,6 +46,20 @@ DraftRequest RequestOf(LoadedModel& model, const protocol::SequenceStep& step) {
           .sampling = step.sampling};
 }
 
+// Shares the time of a step out among its parts.
+class Laps {
+ public:
+  // The time since the last lap belongs to `part`.
+  void Lap(absl::Duration& part) {
+    const absl::Time now = protocol::MonotonicNow();
+    part += now - last_;
+    last_ = now;
+  }
+
+ private:
+  absl::Time last_ = protocol::MonotonicNow();
+};
+
 // What is kept of a proposal: cut where the plan says.
 SequenceDrafts Keep(const DraftProposal& proposal, const protocol::SequenceStep& step,
                     int draft_row) {
@@ -93,24 +107,46 @@ absl::StatusOr<std::vector<SequenceDrafts>> ProposeDrafts(LoadedModel& model,
 }
 
 // Runs the batch to its end: its results can be read.
-absl::Status RunBatch(LoadedModel& model, const ModelBatch& batch, size_t num_requests) {
+absl::Status RunBatch(LoadedModel& model, const ModelBatch& batch, size_t num_requests, Laps& laps,
+                      StepAccount& account) {
   if (batch.num_rows == 0) {
     const bool others = model.ranks() != nullptr && model.ranks()->rows() > 0;
-    return others ? model.model().Forward(batch) : absl::OkStatus();
+    const absl::Status status = others ? model.model().Forward(batch) : absl::OkStatus();
+    laps.Lap(account.forward);
+    return status;
   }
   SKEIN_RETURN_IF_ERROR(model.input().Upload());
+  laps.Lap(account.prepare);
   SKEIN_RETURN_IF_ERROR(model.model().Forward(batch));
+  laps.Lap(account.forward);
   if (batch.num_verified > 0) {
     const kernels::TensorView draft_logits =
         num_requests > 0 ? model.draft()->draft_logits(static_cast<int>(num_requests))
                          : kernels::TensorView{};
     SKEIN_RETURN_IF_ERROR(model.model().head().Verify(batch.verify_params, draft_logits));
   }
+  laps.Lap(account.sample);
   if (batch.feeds_drafter && model.draft() != nullptr) {
     SKEIN_RETURN_IF_ERROR(model.draft()->Observe(batch, model.model().taps(batch.num_rows)));
   }
+  laps.Lap(account.draft);
   if (batch.num_samples > 0) SKEIN_RETURN_IF_ERROR(model.model().head().Fetch());
-  return model.device().Wait();
+  laps.Lap(account.sample);
+  // A host has done everything by now; a GPU has it queued.
+  const absl::Status status = model.device().Wait();
+  laps.Lap(account.forward);
+  return status;
+}
+
+// The rows of n-gram tables that a pass of `rows` rows looks up on this rank: its share of the
+// columns for the rows of all ranks.
+void CountTableRows(LoadedModel& model, int rows, StepAccount& account) {
+  const EngramSpec& engram = model.spec().engram;
+  const bool in_group = model.ranks() != nullptr && model.ranks()->joined();
+  const auto looked_up = static_cast<uint64_t>(in_group ? model.ranks()->rows() : rows) *
+                         static_cast<uint64_t>(engram.columns()) * engram.layers.size();
+  account.table_rows += looked_up;
+  account.table_bytes += looked_up * static_cast<uint64_t>(engram.head_dim + engram.head_dim / 32);
 }
 
 void SummariseDraft(const OutputHead& head, int sample, const protocol::SequenceStep& step,
@@ -157,7 +193,7 @@ struct StepOutcome {
 
 // Call by call: drafts first, then the batch that has them. `most`: of any rank.
 absl::StatusOr<StepOutcome> RunQueued(LoadedModel& model, const StepPlan& plan,
-                                      const StepSize& most) {
+                                      const StepSize& most, Laps& laps, StepAccount& account) {
   const absl::Time begin = protocol::MonotonicNow();
   StepOutcome out;
   if (model.ranks() != nullptr) {
@@ -168,9 +204,11 @@ absl::StatusOr<StepOutcome> RunQueued(LoadedModel& model, const StepPlan& plan,
       std::count_if(plan.sequences.begin(), plan.sequences.end(),
                     [](const protocol::SequenceStep& step) { return step.draft_depth > 0; }));
   if (num_requests > 0) out.draft_time_us = MicrosecondsSince(begin);
+  laps.Lap(account.draft);
   const ModelBatch& batch = model.input().Build(plan, out.drafts);
   if (model.ranks() != nullptr) model.ranks()->BeginPass(most.rows);
-  SKEIN_RETURN_IF_ERROR(RunBatch(model, batch, num_requests));
+  CountTableRows(model, batch.num_rows, account);
+  SKEIN_RETURN_IF_ERROR(RunBatch(model, batch, num_requests, laps, account));
   out.num_samples = batch.num_samples;
   int sample = 0;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
@@ -182,7 +220,8 @@ absl::StatusOr<StepOutcome> RunQueued(LoadedModel& model, const StepPlan& plan,
 
 // One launch: everything has its place in the recorded shape, drafts are cut after the fact.
 absl::StatusOr<StepOutcome> RunRecorded(LoadedModel& model, const StepPlan& plan,
-                                        const DecodeShape& shape) {
+                                        const DecodeShape& shape, Laps& laps,
+                                        StepAccount& account) {
   StepOutcome out;
   std::vector<DraftRequest> requests;
   for (const protocol::SequenceStep& step : plan.sequences) {
@@ -191,12 +230,21 @@ absl::StatusOr<StepOutcome> RunRecorded(LoadedModel& model, const StepPlan& plan
   model.input().BuildDecode(plan, shape);
   if (shape.depth > 0) model.draft()->Fill(requests, shape.sequences);
   model.model().head().Expect(shape.rows());
+  CountTableRows(model, shape.rows(), account);
+  account.recorded = true;
+  laps.Lap(account.prepare);
   SKEIN_RETURN_IF_ERROR(model.graphs()->Launch(shape));
   SKEIN_RETURN_IF_ERROR(model.device().Wait());
+  laps.Lap(account.forward);
   std::vector<DraftProposal> proposals(plan.sequences.size());
   if (shape.depth > 0) model.draft()->Read(requests, proposals);
   out.num_samples = shape.rows();
   out.draft_time_us = model.graphs()->draft_time_us(shape);
+  // Of the one launch, what drafting took of it when it was recorded.
+  const absl::Duration drafting =
+      std::min(account.forward, absl::Microseconds(static_cast<int64_t>(out.draft_time_us)));
+  account.draft += drafting;
+  account.forward -= drafting;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     out.first_sample.push_back(static_cast<int>(i) * (1 + shape.depth));
     out.drafts.push_back(Keep(proposals[i], plan.sequences[i], -1));
@@ -244,15 +292,34 @@ absl::StatusOr<std::vector<protocol::VerificationSummary>> Summaries(LoadedModel
 absl::StatusOr<std::vector<protocol::VerificationSummary>> RunChecked(LoadedModel& model,
                                                                       const StepPlan& plan,
                                                                       const StepSize& most,
-                                                                      StepResult& result) {
+                                                                      StepResult& result,
+                                                                      StepAccount& account) {
+  Laps laps;
   SKEIN_RETURN_IF_ERROR(model.input().MoveState(plan));
   const std::optional<DecodeShape> shape = model.graphs() != nullptr && !model.input().Edits(plan)
                                                ? model.graphs()->Fit(plan)
                                                : std::nullopt;
+  laps.Lap(account.prepare);
   SKEIN_ASSIGN_OR_RETURN(const StepOutcome outcome,
-                         shape ? RunRecorded(model, plan, *shape) : RunQueued(model, plan, most));
+                         shape ? RunRecorded(model, plan, *shape, laps, account)
+                               : RunQueued(model, plan, most, laps, account));
   result.draft_time_us = outcome.draft_time_us;
-  return Summaries(model, plan, outcome);
+  auto summaries = Summaries(model, plan, outcome);
+  laps.Lap(account.sample);
+  return summaries;
+}
+
+// What kind of step it was, and what it says of the logits.
+void DescribeStep(const StepPlan& plan, const StepResult& result, StepAccount& account) {
+  for (const protocol::SequenceStep& step : plan.sequences) {
+    const bool decodes = step.tokens.size() == 1 && step.sample && step.scoring.count == 0;
+    (decodes ? account.decodes : account.prefills) = true;
+  }
+  for (const protocol::VerificationSummary& sequence : result.sequences) {
+    account.nonfinite_logits += static_cast<uint64_t>(
+        std::count_if(sequence.rows.begin(), sequence.rows.end(),
+                      [](const auto& row) { return (row.flags & protocol::kRowNonFinite) != 0; }));
+  }
 }
 
 // The status of a step that did not run to its end. What another rank did says nothing of this one.
@@ -283,7 +350,8 @@ absl::StatusOr<StepSize> Agree(LoadedModel& model, const StepPlan& plan,
 
 }  // namespace
 
-StepResult RunPlan(LoadedModel& model, const StepPlan& plan, const StepAgreed& agreed) {
+StepResult RunPlan(LoadedModel& model, const StepPlan& plan, const StepAgreed& agreed,
+                   StepAccount* account) {
   const absl::Time begin = protocol::MonotonicNow();
   StepResult result;
   result.group = plan.group;
@@ -301,7 +369,9 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan, const StepAgreed& a
     EndStep(model, StatusOf(most.status()), most.status(), result);
     return result;
   }
-  auto sequences = RunChecked(model, plan, *most, result);
+  StepAccount own;
+  StepAccount& told = account != nullptr ? *account : own;
+  auto sequences = RunChecked(model, plan, *most, result, told);
   if (!sequences.ok()) {
     EndStep(model, StatusOf(sequences.status()), sequences.status(), result);
     if (const absl::Status recovered = model.model().Recover(); !recovered.ok()) {
@@ -312,14 +382,17 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan, const StepAgreed& a
   }
   result.sequences = *std::move(sequences);
   result.device_time_us = MicrosecondsSince(begin);
+  DescribeStep(plan, result, told);
   return result;
 }
 
 StepExecutor::StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
-                           StepHook before_step, std::unique_ptr<StepWatchdog> watchdog)
+                           StepHook before_step, std::unique_ptr<StepWatchdog> watchdog,
+                           WorkerMetrics* metrics)
     : model_(std::move(model)),
       before_step_(std::move(before_step)),
       watchdog_(std::move(watchdog)),
+      metrics_(metrics),
       capacity_(model_->ranks() == nullptr ? 0 : model_->ranks()->capacity()),
       jobs_(kJobsMax, doorbell_),
       results_(kPlansMax, actor),
@@ -351,7 +424,10 @@ void StepExecutor::WarmUp() {
 
 StepExecutor::~StepExecutor() {
   ending_ = true;
-  if (forming_ != nullptr) forming_->Abort("the worker ends");
+  if (forming_ != nullptr) {
+    forming_->Abort("the worker ends");
+    if (metrics_ != nullptr) metrics_->CountAbort("end");
+  }
   // The mailbox may be full of plans that nobody waits for; each Wait below empties it.
   while (!jobs_.TryPush(End{}).ok()) std::this_thread::yield();
   thread_.join();
@@ -376,7 +452,10 @@ std::vector<StepResult> StepExecutor::TakeResults() {
 
 absl::Status StepExecutor::Reset() {
   // A plan that runs leaves the collective that it is in.
-  if (forming_ != nullptr) forming_->Abort("the rank leaves the epoch");
+  if (forming_ != nullptr) {
+    forming_->Abort("the rank leaves the epoch");
+    if (metrics_ != nullptr) metrics_->CountAbort("epoch_left");
+  }
   forming_.reset();
   return jobs_.TryPush(ForgetAll{});
 }
@@ -401,7 +480,9 @@ std::optional<FormOutcome> StepExecutor::TakeFormed() {
 }
 
 void StepExecutor::Join(Meet& meet) {
-  const absl::Status status = meet.group->Join(protocol::MonotonicNow() + kMeetTime);
+  const absl::Time begin = protocol::MonotonicNow();
+  const absl::Status status = meet.group->Join(begin + kMeetTime);
+  if (metrics_ != nullptr) metrics_->SetCollectives(protocol::MonotonicNow() - begin);
   if (status.ok()) {
     group_ = std::move(meet.group);
     model_->ranks()->SetGroup(group_.get());
@@ -447,10 +528,21 @@ StepResult StepExecutor::RunWatched(const StepPlan& plan) {
   const absl::Time begin = protocol::MonotonicNow();
   if (watchdog_ != nullptr) watchdog_->Begin(plan.step.value(), deadline_.For(rows));
   if (before_step_) before_step_(plan);
-  StepResult result = RunPlan(*model_, plan, agreed);
+  StepAccount account;
+  StepResult result = RunPlan(*model_, plan, agreed, &account);
   if (watchdog_ != nullptr) watchdog_->End();
   deadline_.Observe(rows, protocol::MonotonicNow() - begin - excuse_.TakeWaited());
+  if (metrics_ != nullptr) Count(result, account);
   return result;
+}
+
+void StepExecutor::Count(const StepResult& result, const StepAccount& account) {
+  metrics_->Count(account);
+  // Of a group, the one whose own error ended the step of all.
+  if (capacity_ > 0 &&
+      (result.status == StepStatus::kFailed || result.status == StepStatus::kRefused)) {
+    metrics_->CountAbort("step_failed");
+  }
 }
 
 // A part of a model computes nothing without the others.

@@ -20,6 +20,7 @@
 #include "protocol/messages/step.h"
 #include "protocol/tensor/collective_group.h"
 #include "worker/loaded_model.h"
+#include "worker/metrics.h"
 #include "worker/step_runner.h"
 #include "worker/watchdog.h"
 
@@ -29,17 +30,20 @@ namespace skein::worker {
 using StepAgreed = std::function<void(int rows)>;
 
 // The result of one plan on a loaded model: refused, failed, aborted, or with a summary per
-// sequence. In a group, whose ranks all call it, one rank's error ends the step of all.
+// sequence. In a group, whose ranks all call it, one rank's error ends the step of all. `account`,
+// if any, gets what the step was.
 protocol::StepResult RunPlan(LoadedModel& model, const protocol::StepPlan& plan,
-                             const StepAgreed& agreed = nullptr);
+                             const StepAgreed& agreed = nullptr, StepAccount* account = nullptr);
 
 class StepExecutor final : public StepRunner {
  public:
   using StepHook = std::function<void(const protocol::StepPlan&)>;
   // `actor` is woken when a result is left; it outlives the executor. `before_step`, if any, runs
-  // on the device thread before each plan. Returns when the device thread ran a step of its own.
+  // on the device thread before each plan. `metrics`, if any, outlive the executor. Returns when
+  // the device thread ran a step of its own.
   StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
-               StepHook before_step = nullptr, std::unique_ptr<StepWatchdog> watchdog = nullptr);
+               StepHook before_step = nullptr, std::unique_ptr<StepWatchdog> watchdog = nullptr,
+               WorkerMetrics* metrics = nullptr);
   // Ends the thread after the step it is in.
   ~StepExecutor() override;
   StepExecutor(const StepExecutor&) = delete;
@@ -51,6 +55,11 @@ class StepExecutor final : public StepRunner {
   std::optional<FormOutcome> TakeFormed() override;
   std::vector<protocol::StepResult> TakeResults() override;
   absl::Duration RunningFor() const override;
+
+  // For metrics; any thread.
+  size_t num_plans_waiting() const { return jobs_.depth(); }
+  size_t num_results_waiting() const { return results_.depth(); }
+  uint64_t num_hangs() const { return watchdog_ == nullptr ? 0 : watchdog_->num_hangs(); }
 
  private:
   // Shared by the device thread, which makes its calls, and the actor thread, which may abort it in
@@ -95,10 +104,12 @@ class StepExecutor final : public StepRunner {
   void Join(Meet& meet);
   protocol::StepResult RunInGroup(const protocol::StepPlan& plan);
   protocol::StepResult RunWatched(const protocol::StepPlan& plan);
+  void Count(const protocol::StepResult& result, const StepAccount& account);
 
   std::unique_ptr<LoadedModel> model_;
   const StepHook before_step_;
   const std::unique_ptr<StepWatchdog> watchdog_;  // null: nobody watches
+  WorkerMetrics* const metrics_;                  // null: nobody counts
   protocol::StepDeadline deadline_;               // device thread
   Excuse excuse_{watchdog_.get()};
   std::atomic<bool> ending_ = false;

@@ -108,6 +108,7 @@ void StepWatchdog::Loop() {
 }
 
 void StepWatchdog::Judge(uint64_t turn) {
+  ++num_hangs_;
   const auto step = static_cast<int64_t>(step_.load());
   RawLine line;
   line << "skein-worker: step " << step << " runs for " << (NowNs() - began_ns_) / kNsPerMs

@@ -40,6 +40,8 @@ class StepWatchdog {
   void Resume();
   // Since when the step runs; nothing between steps. Any thread.
   std::optional<absl::Time> running_since() const;
+  // Steps that were past their deadline. Any thread.
+  uint64_t num_hangs() const { return num_hangs_; }
 
  private:
   StepWatchdog(const Options& options, int stop_fd);
@@ -51,6 +53,7 @@ class StepWatchdog {
   const int stop_fd_;
   std::atomic<uint64_t> turn_{0};  // odd while a step runs; rises with each Begin and End
   std::atomic<uint64_t> step_{0};
+  std::atomic<uint64_t> num_hangs_{0};
   std::atomic<int64_t> began_ns_{0};
   std::atomic<int64_t> deadline_ns_{0};
   std::atomic<int64_t> excused_ns_{0};  // what the watchdog was late and the step waited, this turn

@@ -92,6 +92,7 @@ struct WorkerConfig {
   std::string kernels;           // operators of another backend: "op=name,op=name"
   int64_t num_blocks = 0;        // 0: what max_num_seqs sequences of max_model_len need, capped
   std::string enable_faults;     // planted faults of tests, see fault_list.h; empty: none
+  std::string metrics_listen;    // ADDRESS:PORT of the node's first worker; empty: nowhere
 };
 
 // The listener for operators.

@@ -3,6 +3,7 @@
 #include "protocol/base/strings.h"
 #include "protocol/config/admin_address.h"
 #include "protocol/config/fault_list.h"
+#include "protocol/config/listen_address.h"
 
 namespace skein::protocol {
 namespace {
@@ -22,6 +23,29 @@ void CheckOperator(const Config& config, PathNamer name_of, std::vector<std::str
     problems.push_back(Concat(name_of("worker.enable_faults"), ": refused while ",
                               name_of("server.host"), " is ", config.server.host,
                               "; faults are for tests on 127.0.0.1"));
+  }
+}
+
+// The ports of a node's workers: they exist, and none is the API's.
+void CheckMetricsListen(const Config& config, PathNamer name_of,
+                        std::vector<std::string>& problems) {
+  if (config.worker.metrics_listen.empty()) return;
+  const absl::StatusOr<ListenAddress> first = ParseListenAddress(config.worker.metrics_listen);
+  if (!first.ok()) {
+    problems.push_back(Concat(name_of("worker.metrics_listen"), ": ", StatusText(first.status())));
+    return;
+  }
+  if (first->port == 0) return;
+  const int64_t last = first->port + config.scheduler.data_parallel_size - 1;
+  if (last > 65535) {
+    problems.push_back(Concat(name_of("worker.metrics_listen"), ": ",
+                              config.scheduler.data_parallel_size, " workers need the ports ",
+                              first->port, " to ", last,
+                              ", the last port is 65535; give a lower one"));
+  } else if (config.server.port >= first->port && config.server.port <= last) {
+    problems.push_back(Concat(name_of("worker.metrics_listen"), ": the workers' ports ",
+                              first->port, " to ", last, " hold ", name_of("server.port"), " = ",
+                              config.server.port, "; give others"));
   }
 }
 
@@ -108,6 +132,7 @@ std::vector<std::string> CombinationProblems(const Config& config, const LoadOpt
   }
   CheckExpertParallel(config, name_of, problems);
   CheckOperator(config, name_of, problems);
+  CheckMetricsListen(config, name_of, problems);
   return problems;
 }
 

@@ -172,6 +172,10 @@ constexpr ConfigKey kKeys[] = {
      0, "", "",
      "faults to plant in tests of recovery: abort_on_token:ID, hang_on_token:ID, "
      "exit_at_start:CODE, wedge_on_token:ID; refused unless the API is on loopback"},
+    {"worker.metrics_listen", "worker-metrics-listen",
+     &At<&Config::worker, &WorkerConfig::metrics_listen>, 0, 0, "", "",
+     "where workers are scraped: ADDRESS:PORT of the node's first, the others at the ports behind "
+     "it; port 0 takes free ones and prints them; empty: nowhere"},
 
     {"admin.listen", "admin-listen", &At<&Config::admin, &AdminConfig::listen>, 0, 0, "", "",
      "where operators are served: unix:/path or 127.0.0.1:port; empty: nowhere, and skein serve "

@@ -260,6 +260,10 @@ std::string MetricsRegistry::Text() const {
   out.imbue(std::locale::classic());
   out.precision(17);
   prometheus::TextSerializer().Serialize(out, impl_->Collect());
+  AppendSample("skein_log_lines_suppressed_total", "counter",
+               "Log lines of this process that its rate limits held back. Rising for minutes: the "
+               "lines around it name what repeats.",
+               static_cast<double>(LogLinesSuppressed()), out);
   AppendProcess(out);
   return std::move(out).str();
 }

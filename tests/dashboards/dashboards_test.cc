@@ -180,28 +180,39 @@ std::string Promtool(const std::string& arguments) {
 
 bool HasPromtool() { return Promtool("--version").starts_with("exit 0\n"); }
 
-// Metrics of a server that answered once, with two groups.
+// What is scraped at a port.
+std::string Scrape(uint16_t port) {
+  protocol::HttpCall call;
+  call.port = port;
+  call.target = "/metrics";
+  const auto result = protocol::CallHttp(call);
+  return result.ok() && result->status == 200 ? result->body : "";
+}
+
+// Metrics of a server and its workers, with two groups.
 class DashboardsTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     LiveServer server;
-    if (!server.StartReady({"--model", kModel, "-dp", "2", "--log-level", "error"})) {
+    if (!server.StartReady({"--model", kModel, "-dp", "2", "--log-level", "error",
+                            "--worker-metrics-listen", "127.0.0.1:0"})) {
       ADD_FAILURE() << server.output();
       return;
     }
-    protocol::HttpCall call;
-    call.port = server.port();
-    call.target = "/metrics";
     // The supervisor's counters come with its first round.
     EXPECT_TRUE(WaitUntil([&] {
-      const auto result = protocol::CallHttp(call);
-      text_ = result.ok() ? result->body : "";
-      return text_.find("skein_orphans_swept_total") != std::string::npos;
+      texts_["coordinator"] = Scrape(server.port());
+      return texts_["coordinator"].find("skein_orphans_swept_total") != std::string::npos;
     }));
+    const std::vector<uint16_t> ports = ScrapedPorts(server.output());
+    ASSERT_EQ(ports.size(), 2u) << server.output();
+    for (size_t i = 0; i < ports.size(); ++i) {
+      texts_["worker." + std::to_string(i)] = Scrape(ports[i]);
+    }
   }
-  static std::string text_;
+  static std::map<std::string, std::string> texts_;  // by process
 };
-std::string DashboardsTest::text_;
+std::map<std::string, std::string> DashboardsTest::texts_;
 
 TEST(BoardTest, EveryBoardIsWhatGrafanaImports) {
   std::set<std::string> uids;
@@ -240,8 +251,14 @@ TEST(BoardTest, BrokenBoardsAreSeen) {
 }
 
 TEST_F(DashboardsTest, EveryNameUsedExistsAndEveryMetricIsShown) {
-  const std::map<std::string, std::string> families = FamiliesOf(text_);
-  ASSERT_GT(families.size(), 50u);
+  std::map<std::string, std::string> families;
+  for (const auto& [process, text] : texts_) {
+    const auto own = FamiliesOf(text);
+    ASSERT_GT(own.size(), process == "coordinator" ? 50u : 20u) << process;
+    // One meaning each, whoever exports it.
+    for (const auto& [name, type] : own)
+      EXPECT_EQ(families.emplace(name, type).first->second, type);
+  }
   std::map<std::string, std::string> texts;
   for (const std::string_view name : kBoards) texts[std::string(name)] = BoardText(name);
   texts["alerts"] = ReadFile("dashboards/alerts.rules.yaml");
@@ -295,13 +312,66 @@ TEST(AlertTest, PromtoolAcceptsTheRulesAndTheirCases) {
 
 TEST_F(DashboardsTest, PromtoolHasNothingToSayOfTheMetrics) {
   if (!HasPromtool()) GTEST_SKIP() << "promtool is not installed (package prometheus)";
-  char path[] = "/tmp/skein_metrics_XXXXXX";
-  const int fd = ::mkstemp(path);
-  ASSERT_GE(fd, 0);
-  ASSERT_EQ(::write(fd, text_.data(), text_.size()), static_cast<ssize_t>(text_.size()));
-  ::close(fd);
-  EXPECT_EQ(Promtool(std::string("check metrics <") + path), "exit 0\n");
-  ::unlink(path);
+  for (const auto& [process, text] : texts_) {
+    char path[] = "/tmp/skein_metrics_XXXXXX";
+    const int fd = ::mkstemp(path);
+    ASSERT_GE(fd, 0);
+    ASSERT_EQ(::write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    ::close(fd);
+    EXPECT_EQ(Promtool(std::string("check metrics <") + path), "exit 0\n") << process;
+    ::unlink(path);
+  }
+}
+
+// Label values are closed sets: what a server was asked, and by whom, makes no series.
+TEST(LabelTest, NothingThatAClientSendsBecomesASeries) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady(
+      {"--model", kModel, "--log-level", "error", "--worker-metrics-listen", "127.0.0.1:0"}))
+      << server.output();
+  const uint16_t worker = ScrapedPorts(server.output()).at(0);
+  const std::string mark = "zq7unbounded";
+  const auto ask = [&](const std::string& method, const std::string& target,
+                       const std::string& body, const std::string& id) {
+    protocol::HttpCall call;
+    call.port = server.port();
+    call.method = method;
+    call.target = target;
+    call.body = body;
+    call.headers = {{"x-request-id", id}, {"Authorization", "Bearer " + id}, {"X-" + id, id}};
+    return protocol::CallHttp(call);
+  };
+  const auto series = [&] {
+    std::set<std::string> names;
+    for (const uint16_t port : {server.port(), worker}) {
+      std::istringstream lines(Scrape(port));
+      for (std::string line; std::getline(lines, line);) {
+        if (!line.starts_with("#")) names.insert(line.substr(0, line.rfind(' ')));
+      }
+    }
+    return names;
+  };
+  ASSERT_TRUE(WaitUntil([&] {
+    return Scrape(server.port()).find("skein_orphans_swept_total") != std::string::npos;
+  }));
+  const std::set<std::string> before = series();
+  for (int i = 0; i < 20; ++i) {
+    const std::string own = mark + std::to_string(i);
+    const std::string chat = R"({"messages":[{"role":"user","content":")" + own +
+                             R"("}],"max_tokens":2,"user":")" + own + R"(","cache_salt":")" + own +
+                             R"(",")" + own + R"(":1})";
+    for (const char* path : {"/v1/chat/completions", "/v1/completions", "/v1/messages"}) {
+      ask("POST", path, chat, own).IgnoreError();
+    }
+    ask("POST", "/v1/chat/completions", R"({"model":")" + own + R"(","messages":[]})", own)
+        .IgnoreError();
+    ask("GET", "/" + own, "", own).IgnoreError();
+    ask("GET", "/v1/models/" + own, "", own).IgnoreError();
+    ask("Z" + own, "/v1/models?" + own, "", own).IgnoreError();
+  }
+  const std::set<std::string> after = series();
+  EXPECT_EQ(after, before);
+  for (const std::string& name : after) EXPECT_EQ(name.find(mark), std::string::npos) << name;
 }
 
 }  // namespace

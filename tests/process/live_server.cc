@@ -104,6 +104,17 @@ bool WaitUntil(const std::function<bool()>& done, absl::Duration limit) {
   return true;
 }
 
+std::vector<uint16_t> ScrapedPorts(const std::string& output) {
+  std::vector<uint16_t> ports;
+  size_t at = output.find("of workers: ");
+  if (at == std::string::npos) return ports;
+  const size_t end = output.find('\n', at);
+  for (at = output.find("127.0.0.1:", at); at < end; at = output.find("127.0.0.1:", at + 1)) {
+    ports.push_back(static_cast<uint16_t>(std::strtoul(output.c_str() + at + 10, nullptr, 10)));
+  }
+  return ports;
+}
+
 uint16_t FreePort() {
   const worker::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

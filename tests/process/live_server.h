@@ -104,6 +104,8 @@ class LiveServer {
 
 // Looks again and again until `done` holds or the time is over; false then.
 bool WaitUntil(const std::function<bool()>& done, absl::Duration limit = kLimit);
+// The ports at which the workers of this output are scraped, as the start table says them.
+std::vector<uint16_t> ScrapedPorts(const std::string& output);
 // A TCP port that was free a moment ago.
 uint16_t FreePort();
 

@@ -9,6 +9,7 @@ namespace skein::protocol {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::vector<std::string> Problems(const Config& config) {
@@ -41,6 +42,27 @@ TEST(ConfigCombinationsTest, FaultsAreForLoopbackAlone) {
   EXPECT_THAT(Problems(config),
               ElementsAre("worker.enable_faults: refused while server.host is 0.0.0.0; faults are "
                           "for tests on 127.0.0.1"));
+}
+
+TEST(ConfigCombinationsTest, WorkersAreScrapedAtPortsOfTheirOwn) {
+  Config config;
+  config.worker.metrics_listen = "nowhere";
+  ASSERT_EQ(Problems(config).size(), 1u);
+  EXPECT_THAT(Problems(config)[0], HasSubstr("worker.metrics_listen: \"nowhere\" is no ADDRESS:"));
+  config.scheduler.data_parallel_size = 4;
+  config.worker.metrics_listen = "127.0.0.1:7996";
+  EXPECT_THAT(Problems(config), IsEmpty());
+  config.worker.metrics_listen = "127.0.0.1:7997";
+  EXPECT_THAT(Problems(config),
+              ElementsAre("worker.metrics_listen: the workers' ports 7997 to 8000 hold server.port "
+                          "= 8000; give others"));
+  config.worker.metrics_listen = "127.0.0.1:65533";
+  EXPECT_THAT(
+      Problems(config),
+      ElementsAre("worker.metrics_listen: 4 workers need the ports 65533 to 65536, the last "
+                  "port is 65535; give a lower one"));
+  config.worker.metrics_listen = "127.0.0.1:0";
+  EXPECT_THAT(Problems(config), IsEmpty()) << "free ones";
 }
 
 TEST(ConfigCombinationsTest, AHangIsLongerThanAHealthyProcessMayBeLate) {

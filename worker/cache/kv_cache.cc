@@ -22,6 +22,11 @@ kernels::KvPool MakePool(kernels::KvFormat format, int dim, int64_t page_rows, i
   return pool;
 }
 
+uint64_t PoolBytes(const kernels::KvPool& pool) {
+  if (pool.data == nullptr || pool.page_rows == 0) return 0;
+  return static_cast<uint64_t>(pool.num_rows / pool.page_rows * pool.page_bytes);
+}
+
 KvCache::KvCache(const ModelSpec& spec, const Numerics& numerics, int block_tokens, int num_blocks,
                  Arena& arena)
     : block_tokens_(block_tokens), num_blocks_(num_blocks) {
@@ -43,6 +48,18 @@ const kernels::KvPool& KvCache::history(int kv_layer) const {
 
 const kernels::KvPool& KvCache::index_keys(int kv_layer) const {
   return pools_[static_cast<size_t>(kv_layer)].index;
+}
+
+uint64_t KvCache::history_bytes() const {
+  uint64_t bytes = 0;
+  for (const Pools& pools : pools_) bytes += PoolBytes(pools.history);
+  return bytes;
+}
+
+uint64_t KvCache::index_bytes() const {
+  uint64_t bytes = 0;
+  for (const Pools& pools : pools_) bytes += PoolBytes(pools.index);
+  return bytes;
 }
 
 uint64_t KvCache::BlockBytes(const ModelSpec& spec, const Numerics& numerics, int block_tokens) {

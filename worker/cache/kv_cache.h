@@ -23,6 +23,9 @@ class KvCache {
   const kernels::KvPool& index_keys(int kv_layer) const;
   int block_tokens() const { return block_tokens_; }
   int num_blocks() const { return num_blocks_; }
+  // Bytes of the pools of all layers.
+  uint64_t history_bytes() const;
+  uint64_t index_bytes() const;
 
   // Bytes of one block over all pools.
   static uint64_t BlockBytes(const ModelSpec& spec, const Numerics& numerics, int block_tokens);
@@ -38,6 +41,9 @@ class KvCache {
 
 // Bytes of a page of `page_rows` rows, rounded up to a cache line.
 int64_t PageBytes(kernels::KvFormat format, int dim, int64_t page_rows);
+
+// Bytes of a pool; 0 for one without memory.
+uint64_t PoolBytes(const kernels::KvPool& pool);
 
 // A pool of `pages` pages of `page_rows` rows in memory of the arena.
 kernels::KvPool MakePool(kernels::KvFormat format, int dim, int64_t page_rows, int64_t pages,

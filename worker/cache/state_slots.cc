@@ -36,6 +36,12 @@ StateSlots::StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_
       arena.HostBytes(checkpoint_bytes_ * static_cast<size_t>(num_checkpoints)));
 }
 
+uint64_t StateSlots::BytesOf(const std::vector<kernels::KvPool>& pools) {
+  uint64_t bytes = 0;
+  for (const kernels::KvPool& pool : pools) bytes += PoolBytes(pool);
+  return bytes;
+}
+
 void StateSlots::AddPart(const kernels::KvPool& pool) {
   if (pool.data == nullptr) return;
   const auto bytes = static_cast<size_t>(pool.page_bytes);

@@ -47,10 +47,15 @@ class StateSlots {
 
   int num_slots() const { return num_slots_; }
   int num_checkpoints() const { return num_checkpoints_; }
+  // Bytes of the pools of all slots, checkpoints apart.
+  uint64_t window_bytes() const { return BytesOf(window_); }
+  uint64_t draft_bytes() const { return BytesOf(draft_); }
+  uint64_t open_bytes() const { return BytesOf(open_); }
   // Bytes of one slot over all pools.
   static uint64_t SlotBytes(const ModelSpec& spec, const Numerics& numerics, int draft_stages);
 
  private:
+  static uint64_t BytesOf(const std::vector<kernels::KvPool>& pools);
   size_t NgramIndex(int slot, int64_t position) const {
     return static_cast<size_t>(slot) * static_cast<size_t>(ngram_rows_) +
            static_cast<size_t>(position % ngram_rows_);

@@ -26,8 +26,13 @@ class Taker {
  public:
   // `checkpoint` may be null if `make` is not.
   Taker(const Checkpoint* checkpoint, const ModelSpec& spec, Arena& arena, const TensorMaker& make,
-        const Shard& shard)
-      : checkpoint_(checkpoint), spec_(spec), arena_(arena), make_(make), shard_(shard) {}
+        const Shard& shard, const LoadProgress& progress)
+      : checkpoint_(checkpoint),
+        spec_(spec),
+        arena_(arena),
+        make_(make),
+        shard_(shard),
+        progress_(progress) {}
 
   TensorView Tensor(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
     return Part(name, dtype, shape, {0, *shape.begin()});
@@ -45,6 +50,7 @@ class Taker {
       return {};
     }
     used_.insert(name);
+    if (progress_) progress_(used_.size(), checkpoint_->tensors().size(), engram_);
     const TensorView& view = stored->view;
     if (view.dtype != dtype || view.rank != wanted.rank || view.shape != wanted.shape) {
       Defect(absl::StrCat((checkpoint_->dir() / stored->file).string(), ": tensor \"", name,
@@ -116,6 +122,8 @@ class Taker {
     return absl::InvalidArgumentError(absl::StrJoin(defects_, "\n"));
   }
   uint64_t bytes() const { return bytes_; }
+  // What is taken from here on is of n-gram tables, or not.
+  void SetEngram(bool engram) { engram_ = engram; }
   const ModelSpec& spec() const { return spec_; }
   const Shard& shard() const { return shard_; }
 
@@ -131,6 +139,8 @@ class Taker {
   Arena& arena_;
   const TensorMaker& make_;
   const Shard& shard_;
+  const LoadProgress& progress_;
+  bool engram_ = false;
   std::set<std::string, std::less<>> used_;
   std::vector<std::string> defects_;
   uint64_t bytes_ = 0;
@@ -301,16 +311,14 @@ absl::StatusOr<std::vector<int32_t>> ReadTokenMap(const std::filesystem::path& f
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(const std::filesystem::path& dir,
-                                                                 const ModelSpec& spec,
-                                                                 Arena& arena,
-                                                                 const TensorMaker& make,
-                                                                 const Shard& shard) {
+absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(
+    const std::filesystem::path& dir, const ModelSpec& spec, Arena& arena, const TensorMaker& make,
+    const Shard& shard, const LoadProgress& progress) {
   auto out = std::make_unique<ModelWeights>();
   if (make == nullptr) {
     SKEIN_ASSIGN_OR_RETURN(out->checkpoint_, Checkpoint::Open(dir));
   }
-  Taker take(out->checkpoint_.get(), spec, arena, make, shard);
+  Taker take(out->checkpoint_.get(), spec, arena, make, shard, progress);
   out->embed = take.Tensor("embed.weight", DType::kBf16, {spec.vocab, spec.hidden});
   out->norm = take.Tensor("norm.weight", DType::kBf16, {spec.hidden});
   out->head = take.Linear("head", WeightFormat::kBf16, spec.vocab, spec.hidden);
@@ -318,9 +326,13 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(const std::file
     out->layers.push_back(TakeBlock(take, absl::StrCat("layers.", i, "."),
                                     spec.layers[static_cast<size_t>(i)], spec.num_experts));
   }
+  const uint64_t before_engram = take.bytes();
+  take.SetEngram(true);
   for (size_t i = 0; i < spec.engram.layers.size(); ++i) {
     out->engram.push_back(TakeEngram(take, static_cast<int>(i)));
   }
+  take.SetEngram(false);
+  out->engram_bytes = take.bytes() - before_engram;
   if (spec.dspark.stages > 0) out->draft = TakeDraft(take);
   out->skipped_tensors = take.CheckUnused();
   SKEIN_RETURN_IF_ERROR(take.status());

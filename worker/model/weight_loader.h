@@ -79,6 +79,10 @@ struct DraftWeights {
 using TensorMaker = std::function<kernels::TensorView(Arena& arena, const std::string& name,
                                                       const kernels::TensorView& wanted)>;
 
+// Told while weights are placed: how many tensors are done, of how many (0: not known), and whether
+// the last one is of an n-gram table.
+using LoadProgress = std::function<void(uint64_t done, uint64_t total, bool engram)>;
+
 struct ModelWeights {
   // Reads DIR and places its tensors where the kernels of the arena's device read them: on a host
   // that is the mapping itself. Errors name file and tensor and list every defect found, ten at
@@ -87,7 +91,8 @@ struct ModelWeights {
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Load(const std::filesystem::path& dir,
                                                             const ModelSpec& spec, Arena& arena,
                                                             const TensorMaker& make = nullptr,
-                                                            const Shard& shard = {});
+                                                            const Shard& shard = {},
+                                                            const LoadProgress& progress = nullptr);
 
   kernels::TensorView embed, norm;
   LinearWeight head;
@@ -96,6 +101,7 @@ struct ModelWeights {
   DraftWeights draft;
   std::vector<int32_t> engram_token_map;  // [vocab]; empty without Engram
   uint64_t bytes = 0;                     // of all tensors in use
+  uint64_t engram_bytes = 0;              // of them, the n-gram tables
   int skipped_tensors = 0;                // vision
 
  private:

@@ -18,7 +18,7 @@ namespace skein::worker {
 
 // Descriptors under which the child finds what it inherits.
 inline constexpr int kSupervisorFd = 3;  // its end of the supervisor's socket
-inline constexpr int kListenFd = 4;      // the API's listening socket: coordinators
+inline constexpr int kListenFd = 4;      // a listening socket: the API's, or a worker's for metrics
 inline constexpr int kLockFd = 5;  // the lock of its GPU: workers, held by everything they start
 
 struct ChildStart {

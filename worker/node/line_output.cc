@@ -20,6 +20,14 @@ constexpr size_t kPieceBytes = 4096;
 }  // namespace
 
 bool LineOutput::WriteToDescriptor(std::string_view text) {
+  if (bar_ == nullptr) return WritePieces(text);
+  bar_->Hide();
+  const bool is_whole = WritePieces(text);
+  bar_->Show();
+  return is_whole;
+}
+
+bool LineOutput::WritePieces(std::string_view text) const {
   while (!text.empty()) {
     pollfd wait{fd_, POLLOUT, 0};
     const std::string_view piece = text.substr(0, kPieceBytes);

@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "worker/node/log_files.h"
+#include "worker/node/progress_bar.h"
 
 namespace skein::worker {
 
@@ -23,6 +24,8 @@ class LineOutput {
 
   // Lines, each ended by a newline.
   void Write(std::string_view lines);
+  // What is drawn below the lines, where they go to a terminal; null: nothing.
+  void SetBar(ProgressBar* bar) { bar_ = bar; }
   // Checks the disk and tells of lines that were lost, when due. Not from within the log's sink.
   void Tick(absl::Time now);
   absl::Time next() const { return check_at_; }
@@ -31,9 +34,11 @@ class LineOutput {
 
  private:
   bool WriteToDescriptor(std::string_view text);
+  bool WritePieces(std::string_view text) const;
   void TellFailure();
 
   const int fd_;
+  ProgressBar* bar_ = nullptr;
   const std::unique_ptr<LogFiles> files_;
   absl::Time check_at_ = absl::InfinitePast();
   uint64_t lines_lost_ = 0;

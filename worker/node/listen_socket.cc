@@ -32,7 +32,9 @@ uint16_t PortOf(int socket) {
 
 }  // namespace
 
-absl::StatusOr<ListenSocket> OpenListenSocket(const std::string& host, uint16_t port) {
+absl::StatusOr<ListenSocket> OpenListenSocket(const std::string& host, uint16_t port,
+                                              std::string_view host_flag,
+                                              std::string_view port_flag) {
   const std::string where = Concat("cannot listen on ", host, ":", port, ": ");
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -40,7 +42,7 @@ absl::StatusOr<ListenSocket> OpenListenSocket(const std::string& host, uint16_t 
   addrinfo* found = nullptr;
   if (::getaddrinfo(host.c_str(), Concat(port).c_str(), &hints, &found) != 0) {
     return absl::FailedPreconditionError(
-        Concat(where, "the host must be a numeric IPv4 or IPv6 address (--host)"));
+        Concat(where, "the host must be a numeric IPv4 or IPv6 address (", host_flag, ")"));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, &::freeaddrinfo);
   ListenSocket listening;
@@ -52,7 +54,7 @@ absl::StatusOr<ListenSocket> OpenListenSocket(const std::string& host, uint16_t 
       ::listen(listening.socket.get(), kBacklog) != 0) {
     return absl::FailedPreconditionError(
         Concat(where, std::strerror(errno),
-               "; end what listens there (ss -ltnp shows it), or give another --port"));
+               "; end what listens there (ss -ltnp shows it), or give another ", port_flag));
   }
   listening.port = PortOf(listening.socket.get());
   return listening;

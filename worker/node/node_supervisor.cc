@@ -159,6 +159,10 @@ ChildStart NodeSupervisor::MakeStart(const Child& child) const {
     start.listen_fd = options_.listener.get();
     start.arguments.push_back(Concat("--listen-fd=", kListenFd));
   }
+  if (child.spec.metrics_fd >= 0) {
+    start.listen_fd = child.spec.metrics_fd;
+    start.arguments.push_back(Concat("--metrics-fd=", kListenFd));
+  }
   start.own_pid_namespace = !coordinator;
   start.processors = child.spec.processors;
   start.lock_fd = child.spec.lock_fd;
@@ -339,19 +343,35 @@ void NodeSupervisor::OnLink(Child& child) {
        end = child.report.find('\n')) {
     const std::string line = child.report.substr(0, end);
     child.report.erase(0, end + 1);
-    if (line == "alive") {
-      child.pulse.OnAnswer();
-      continue;
-    }
-    child.trial_end = absl::InfiniteFuture();
-    if (line.rfind("ready", 0) == 0) OnReady(child);
-    if (options_.on_report) options_.on_report(child.spec, line);
+    OnLine(child, line);
   }
+}
+
+void NodeSupervisor::OnLine(Child& child, const std::string& line) {
+  constexpr std::string_view kProgress = "progress ";
+  if (line == "alive") {
+    child.pulse.OnAnswer();
+    return;
+  }
+  // Says nothing of the program yet: it may hang in what it began.
+  if (line.rfind(kProgress, 0) == 0) {
+    std::string_view phase;
+    int percent = 0;
+    if (options_.bar != nullptr &&
+        ReadProgress(std::string_view(line).substr(kProgress.size()), phase, percent)) {
+      options_.bar->Update(child.spec.name, phase, percent, MonotonicNow());
+    }
+    return;
+  }
+  child.trial_end = absl::InfiniteFuture();
+  if (line.rfind("ready", 0) == 0) OnReady(child);
+  if (options_.on_report) options_.on_report(child.spec, line);
 }
 
 void NodeSupervisor::OnReady(Child& child) {
   child.was_ready = true;
   child.is_ready = true;
+  if (options_.bar != nullptr) options_.bar->Done(child.spec.name);
   child.program.OnReady();
   if (options_.life == nullptr) return;
   const bool coordinator = child.spec.role == ChildRole::kCoordinator;
@@ -444,6 +464,7 @@ void NodeSupervisor::EndLeftovers(absl::Time now) {
 
 void NodeSupervisor::OnEnd(Child& child, const ChildEnd& end, absl::Time now) {
   child.start_at = absl::InfiniteFuture();
+  if (options_.bar != nullptr) options_.bar->Done(child.spec.name);
   child.last_end = child.overdue || child.hung ? PredecessorEnd::kOwn : JudgeEnd(end);
   WriteCounters();
   if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;

@@ -26,6 +26,7 @@
 #include "worker/node/line_output.h"
 #include "worker/node/oom_watch.h"
 #include "worker/node/program_history.h"
+#include "worker/node/progress_bar.h"
 #include "worker/node/restart_policy.h"
 
 namespace skein::worker {
@@ -39,6 +40,7 @@ struct ChildSpec {
   std::vector<std::string> arguments;  // the supervisor adds its descriptor and the counter
   std::vector<int> processors;         // it may run on; empty: any
   int lock_fd = -1;                    // of its GPU, inherited; -1: none
+  int metrics_fd = -1;                 // where it is scraped, inherited; -1: nowhere
 };
 
 struct SupervisorOptions {
@@ -59,6 +61,8 @@ struct SupervisorOptions {
   int orphans_swept = 0;      // before this supervisor started, for the counters
   // A child reported a line over its link, such as "ready http://...".
   std::function<void(const ChildSpec& child, std::string_view line)> on_report;
+  // Shows how far children have come; null: nothing does.
+  ProgressBar* bar = nullptr;
 };
 
 class NodeSupervisor final {
@@ -112,6 +116,7 @@ class NodeSupervisor final {
   void OnStopSignal();
   void OnOutput(Child& child, absl::Time now);
   void OnLink(Child& child);
+  void OnLine(Child& child, const std::string& line);
   void OnReady(Child& child);
   void CollectEnds(absl::Time now);
   void EndLeftovers(absl::Time now);

@@ -91,10 +91,13 @@ TEST_F(ServeTest, TheTableSaysWhatWasChosen) {
   const auto plan = Resolve({"--port", "8123"});
   ASSERT_TRUE(plan.ok());
   const std::string table =
-      StartTable(*plan, paths_, {"rung 2: something", "9 ok", "/run/x", 8124});
+      StartTable(*plan, paths_, {"rung 2: something", "9 ok", "/run/x", 8124, "127.0.0.1:9400"});
   EXPECT_THAT(table, HasSubstr("skein 9.9.9\n  model        tiny-v41 (" + root_));
   EXPECT_THAT(table, HasSubstr(", embedded default)\n  backend      cpu: no "));
   EXPECT_THAT(table, HasSubstr("  api          http://127.0.0.1:8124\n"));
+  EXPECT_THAT(table, HasSubstr("  metrics      /metrics of the API; of workers: 127.0.0.1:9400\n"));
+  EXPECT_THAT(StartTable(*plan, paths_, {}),
+              HasSubstr("of workers: none without --worker-metrics-listen\n"));
   EXPECT_THAT(
       table,
       HasSubstr("  containment  rung 2: something\n  host         9 ok\n  run files    /run/x\n"));

@@ -20,6 +20,7 @@
 #include "protocol/base/strings.h"
 #include "protocol/base/term_file.h"
 #include "protocol/config/admin_address.h"
+#include "protocol/config/listen_address.h"
 #include "worker/node/containment.h"
 #include "worker/node/doctor.h"
 #include "worker/node/gpu_locks.h"
@@ -29,6 +30,7 @@
 #include "worker/node/node_supervisor.h"
 #include "worker/node/orphan_sweep.h"
 #include "worker/node/processor_shares.h"
+#include "worker/node/progress_bar.h"
 #include "worker/node/run_directory.h"
 #include "worker/node/who_holds.h"
 
@@ -166,6 +168,7 @@ struct NodeParts {
   // The log outlives its output: what is still said goes to standard error.
   ~NodeParts() {
     if (output != nullptr) protocol::InstallLog({});
+    if (output != nullptr) output->SetBar(nullptr);
   }
 
   std::unique_ptr<Containment> containment;
@@ -174,6 +177,8 @@ struct NodeParts {
   std::optional<protocol::TermFile> terms;
   std::optional<LifeSigns> life;
   ListenSocket listening;
+  std::vector<ListenSocket> scraped;  // one per worker, or none
+  std::unique_ptr<ProgressBar> bar;
   std::vector<Descriptor> gpu_locks;  // one per worker, or none
   std::string features;               // as metrics
   int orphans_swept = 0;
@@ -196,6 +201,48 @@ absl::Status LockWorkers(const ServePlan& plan, NodeParts& parts) {
   const GpuInventory inventory = FindGpus(query.device_glob, query.nvml_library);
   SKEIN_ASSIGN_OR_RETURN(parts.gpu_locks, LockGpus(inventory.gpus, plan.processors.size()));
   return absl::OkStatus();
+}
+
+// The sockets at which workers are scraped.
+absl::Status OpenScraped(const ServePlan& plan, NodeParts& parts) {
+  const std::string& listen = plan.config.worker.metrics_listen;
+  if (listen.empty()) return absl::OkStatus();
+  SKEIN_ASSIGN_OR_RETURN(const protocol::ListenAddress first, protocol::ParseListenAddress(listen));
+  constexpr std::string_view kFlag = "--worker-metrics-listen";
+  for (size_t i = 0; i < plan.processors.size(); ++i) {
+    const size_t port = first.port == 0 ? 0 : first.port + i;
+    SKEIN_ASSIGN_OR_RETURN(ListenSocket socket,
+                           OpenListenSocket(first.host, static_cast<uint16_t>(port), kFlag, kFlag));
+    parts.scraped.push_back(std::move(socket));
+  }
+  if (!protocol::IsLoopback(first.host)) {
+    SKEIN_LOG(kWarn, "everybody who reaches this address can read the workers' metrics")
+        .Field("address", listen);
+  }
+  return absl::OkStatus();
+}
+
+// "127.0.0.1:9400, 127.0.0.1:9401"; empty: nowhere.
+std::string ScrapedText(const protocol::Config& config, const NodeParts& parts) {
+  std::string text;
+  for (const ListenSocket& socket : parts.scraped) {
+    const std::string host = protocol::ParseListenAddress(config.worker.metrics_listen)->host;
+    text += Concat(text.empty() ? "" : ", ", protocol::ListenText({host, socket.port}));
+  }
+  return text;
+}
+
+// What shows how far the workers are: below the log on a terminal, else lines of their own.
+void OpenBar(NodeParts& parts) {
+  ProgressBar::Options options;
+  options.fd = STDERR_FILENO;
+  options.is_terminal = ::isatty(STDERR_FILENO) == 1;
+  options.plain = [](std::string_view line) {
+    std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
+    std::fflush(stdout);
+  };
+  parts.bar = std::make_unique<ProgressBar>(std::move(options));
+  parts.output->SetBar(parts.bar.get());
 }
 
 // From here on lines of this process and its children go where the configuration says.
@@ -232,9 +279,12 @@ absl::Status PrepareNode(const ServePlan& plan, bool with_coordinator, NodeParts
                                        protocol::kDefaultStateDirectory));
     parts.terms.emplace(state);
   }
+  SKEIN_RETURN_IF_ERROR(OpenScraped(plan, parts));
   SKEIN_ASSIGN_OR_RETURN(
       parts.life, LifeSigns::Create(parts.run->path() + "/alive", config.node.notify_socket));
-  return OpenOutput(config.log, with_coordinator ? "skein" : "skein-node", parts);
+  SKEIN_RETURN_IF_ERROR(OpenOutput(config.log, with_coordinator ? "skein" : "skein-node", parts));
+  OpenBar(parts);
+  return absl::OkStatus();
 }
 
 // The configuration of the children, with the sockets of this run.
@@ -275,12 +325,15 @@ SupervisorOptions ToSupervisorOptions(const ServePlan& plan, NodeParts& parts,
   options.counters_path = parts.run->path() + "/supervisor.prom";
   options.features = parts.features;
   options.orphans_swept = parts.orphans_swept;
-  options.on_report = [started = protocol::MonotonicNow()](const ChildSpec& child,
-                                                           std::string_view line) {
+  options.bar = parts.bar.get();
+  options.on_report = [bar = parts.bar.get(), started = protocol::MonotonicNow()](
+                          const ChildSpec& child, std::string_view line) {
+    bar->Hide();  // standard output may be the same terminal
     const double seconds = absl::ToDoubleSeconds(protocol::MonotonicNow() - started);
     std::printf("%s: %.*s (after %.1f s)\n", child.name.c_str(), static_cast<int>(line.size()),
                 line.data(), seconds);
     std::fflush(stdout);
+    bar->Show();
   };
   return options;
 }
@@ -326,7 +379,8 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
   if (!file.ok()) return Fail(file.status(), protocol::kExitConfig);
   const StartFacts facts = {parts.containment->description(), FeatureSummary(features),
                             parts.run->path(),
-                            with_coordinator ? parts.listening.port : plan.config.server.port};
+                            with_coordinator ? parts.listening.port : plan.config.server.port,
+                            ScrapedText(plan.config, parts)};
   std::fputs(StartTable(plan, paths, facts).c_str(), stdout);
   std::fflush(stdout);
   std::vector<ChildSpec> children;
@@ -334,6 +388,7 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
   for (size_t i = 0; i < plan.processors.size(); ++i) {
     children.push_back(WorkerSpec(paths, *file, i, plan.processors[i]));
     if (!parts.gpu_locks.empty()) children.back().lock_fd = parts.gpu_locks[i].get();
+    if (!parts.scraped.empty()) children.back().metrics_fd = parts.scraped[i].socket.get();
   }
   return Supervise(plan, paths, parts, std::move(children));
 }
@@ -380,8 +435,10 @@ std::string StartTable(const ServePlan& plan, const ProgramPaths& paths, const S
                 "\n  workers      ", WorkersText(plan), "\n  speculation  ",
                 SpeculationText(config.speculation), "\n  api          ",
                 config.server.ssl_certfile.empty() ? "http://" : "https://", config.server.host,
-                ":", facts.port, "\n  containment  ", facts.containment, "\n  host         ",
-                facts.features, "\n  run files    ", facts.run_directory, "\n  log          ",
+                ":", facts.port, "\n  metrics      /metrics of the API; of workers: ",
+                facts.scraped.empty() ? "none without --worker-metrics-listen" : facts.scraped,
+                "\n  containment  ", facts.containment, "\n  host         ", facts.features,
+                "\n  run files    ", facts.run_directory, "\n  log          ",
                 logs.empty() ? "standard error" : Concat(logs, "/skein.log"),
                 "\n  config       hash ", protocol::ConfigHash(config),
                 "; skein config shows every value", "\n  stop         Ctrl-C drains for at most ",

@@ -47,7 +47,8 @@ struct StartFacts {
   std::string containment;
   std::string features;
   std::string run_directory;
-  int64_t port = 0;  // that the API has
+  int64_t port = 0;     // that the API has
+  std::string scraped;  // addresses at which workers are scraped; empty: nowhere
 };
 
 // The table that is printed before the processes start.

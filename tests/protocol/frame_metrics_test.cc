@@ -1,18 +1,18 @@
 // Counters of the transport as metrics: each difference once.
-#include "coordinator/frame_metrics.h"
+#include "protocol/transport/frame_metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace skein::coordinator {
+namespace skein::protocol {
 namespace {
 
 using ::testing::HasSubstr;
 
 TEST(FrameMetricsTest, EachFrameIsCountedOnceByItsKind) {
-  protocol::MetricsRegistry registry({});
+  MetricsRegistry registry({});
   FrameMetrics metrics(registry);
-  protocol::FrameCounters counters;
+  FrameCounters counters;
   EXPECT_THAT(registry.Text(), HasSubstr("skein_control_auth_denied_total 0"));
   counters.bad_checksum = 2;
   counters.stale_term = 3;
@@ -32,7 +32,7 @@ TEST(FrameMetricsTest, EachFrameIsCountedOnceByItsKind) {
 }
 
 TEST(FrameMetricsTest, DelaysAreADistribution) {
-  protocol::MetricsRegistry registry({});
+  MetricsRegistry registry({});
   FrameMetrics metrics(registry);
   metrics.Observe(absl::Milliseconds(4));
   const std::string text = registry.Text();
@@ -41,4 +41,4 @@ TEST(FrameMetricsTest, DelaysAreADistribution) {
 }
 
 }  // namespace
-}  // namespace skein::coordinator
+}  // namespace skein::protocol

@@ -1,38 +1,37 @@
-#include "coordinator/frame_metrics.h"
+#include "protocol/transport/frame_metrics.h"
 
 #include <array>
 
-namespace skein::coordinator {
+namespace skein::protocol {
 namespace {
-
-using protocol::FrameCounters;
 
 constexpr std::array<double, 12> kDelayBounds = {0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02,
                                                  0.05,   0.1,    0.2,   0.5,   1,    3};
 
 }  // namespace
 
-FrameMetrics::FrameMetrics(protocol::MetricsRegistry& registry)
+FrameMetrics::FrameMetrics(MetricsRegistry& registry)
     : scheduling_delay_(registry.AddHistogram(
           {"skein_scheduling_delay_seconds",
-           "How late the control loop is woken. Leases have a floor of three times its 99.9th "
-           "percentile; high values mean that this host has too little processor time."},
+           "How late the control loop, or a worker's, is woken. Leases have a floor of three times "
+           "its "
+           "99.9th percentile; high values: this host has too little processor time."},
           kDelayBounds)) {
-  const protocol::CounterFamily bad = registry.AddCounters(
+  const CounterFamily bad = registry.AddCounters(
       {"skein_bad_frames_total",
        "Control frames dropped because they are damaged or malformed. More than a few: a broken "
        "network or a stranger on the control network."},
       {{"reason", {"length", "magic", "version", "checksum", "address", "body"}}});
-  const protocol::CounterFamily stale =
+  const CounterFamily stale =
       registry.AddCounters({"skein_stale_frames_dropped_total",
                             "Control frames of an ended term, incarnation or session, and repeated "
                             "ones. Some after each "
                             "failure are normal."},
                            {{"kind", {"term", "incarnation", "session", "repeated"}}});
-  const protocol::Counter gaps =
+  const Counter gaps =
       registry.AddCounter({"skein_seq_gaps_total",
                            "Control frames that came before one that was lost and sent again."});
-  const protocol::Counter denied = registry.AddCounter(
+  const Counter denied = registry.AddCounter(
       {"skein_control_auth_denied_total",
        "Peers turned away from the control endpoint: no or unknown key. Look who connects there."});
   followed_ = {
@@ -60,4 +59,4 @@ void FrameMetrics::Update(const FrameCounters& counters) {
   }
 }
 
-}  // namespace skein::coordinator
+}  // namespace skein::protocol

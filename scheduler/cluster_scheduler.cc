@@ -176,21 +176,35 @@ std::vector<SequenceDelta> ClusterScheduler::AbortInflight(protocol::GroupId gro
   return gone;
 }
 
-// A condemned sequence died alone, so it is held in the queue.
+namespace {
+
+// Why the deaths of its workers end a sequence; OK while they do not.
+absl::Status VerdictOn(const Suspicion& suspicion) {
+  if (suspicion.condemned()) {
+    return absl::AbortedError(absl::StrCat("this request ended its worker ", suspicion.marks(),
+                                           " times, the last time alone; it is not tried again"));
+  }
+  if (!suspicion.worn_out()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "workers of this request died ", suspicion.counted_replays(), " times; try again later"));
+}
+
+}  // namespace
+
+// Who gets a verdict was held until then, so it is in the queue.
 std::vector<SequenceDelta> ClusterScheduler::SettleDeath(uint32_t node, bool own) {
   std::vector<SequenceDelta> gone;
   for (const auto& [id, sequence] : sequences_) {
-    if (!sequence->suspicion.marked()) continue;
-    sequence->suspicion.Settle(node, own);
+    if (!sequence->suspicion.Settle(node, own)) continue;
     if (!sequence->suspicion.on_probation() && sequence->state == SequenceState::kRunning) {
       engines_[sequence->engine]->Pardon(*sequence);
     }
-    if (!sequence->suspicion.condemned() || sequence->state != SequenceState::kQueued) continue;
     SequenceDelta delta;
     delta.sequence = id;
-    delta.error = absl::AbortedError(
-        absl::StrCat("this request ended its worker ", sequence->suspicion.marks(),
-                     " times, the last time alone; it is not tried again"));
+    delta.error = VerdictOn(sequence->suspicion);
+    if (delta.error.ok()) continue;
+    SKEIN_CHECK(sequence->state == SequenceState::kQueued)
+        << "sequence " << id << " runs before the verdict";
     delta.num_steps = sequence->num_steps;
     delta.num_draft_tokens = sequence->num_draft_tokens;
     delta.num_accepted_tokens = sequence->num_accepted_tokens;
@@ -228,6 +242,7 @@ const GroupScheduler* ClusterScheduler::ProbationEngine(const Sequence& sequence
 bool ClusterScheduler::MayRun(const Sequence& sequence, const GroupScheduler& engine) const {
   const bool probation = sequence.suspicion.on_probation();
   if (probation && !probation_free_) return false;
+  if (!probation && engine.starved()) return false;
   if (sequence.pinned) return *sequence.pinned == engine.index();
   if (probation) return ProbationEngine(sequence) == &engine;
   return !engine.cordoned();

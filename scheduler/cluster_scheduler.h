@@ -43,7 +43,8 @@ class ClusterScheduler {
   std::vector<SequenceDelta> AbortInflight(protocol::GroupId group, AbortCause cause,
                                            uint32_t node = 0, uint32_t failed = kAnyLane);
   // It is known whether the last death of worker `node` was its own doing. Sequences that it
-  // condemns are gone and reported with Aborted.
+  // condemns are gone and reported with Aborted; those whose workers died too often beside others
+  // with Unavailable.
   std::vector<SequenceDelta> SettleDeath(uint32_t node, bool own);
 
   // No sequence starts in the group from now on, but pinned ones; see GroupScheduler.

@@ -26,22 +26,18 @@ void GroupScheduler::StartEpoch(protocol::GroupId group, protocol::RankId rank,
 
 // The last delta of a sequence that does not survive the end of its epoch.
 std::optional<SequenceDelta> GroupScheduler::EndAborted(const Sequence& sequence) const {
-  const uint32_t replays = sequence.suspicion.counted_replays();
   const bool failed = sequence.step_failures >= kStepFailuresMax;
-  if (!sequence.cancelled && !failed && replays <= kCountedReplaysMax) return std::nullopt;
+  if (!sequence.cancelled && !failed) return std::nullopt;
   SequenceDelta delta;
   delta.sequence = sequence.id;
   delta.cancelled = sequence.cancelled;
   delta.num_steps = sequence.num_steps;
   delta.num_draft_tokens = sequence.num_draft_tokens;
   delta.num_accepted_tokens = sequence.num_accepted_tokens;
-  if (!sequence.cancelled && failed) {
+  if (!sequence.cancelled) {
     delta.error =
         absl::InternalError(absl::StrCat("the step of this request failed ", sequence.step_failures,
                                          " times; it is not tried again"));
-  } else if (!sequence.cancelled) {
-    delta.error = absl::UnavailableError(
-        absl::StrCat("workers of this request died ", replays, " times; try again later"));
   }
   return delta;
 }

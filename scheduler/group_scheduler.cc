@@ -23,6 +23,7 @@ GroupScheduler::GroupScheduler(const SchedulerLimits& limits, uint32_t index, Ad
     : limits_(limits),
       index_(index),
       queue_(queue),
+      starved_(limits.lanes),
       running_(limits.lanes),
       in_flight_(limits.lanes),
       speculation_(limits.speculation) {
@@ -89,6 +90,7 @@ void GroupScheduler::TakeBack(Sequence& sequence) {
   sequence.in_flight = false;
   sequence.state = SequenceState::kEnded;
   Pardon(sequence);
+  if (starved_[sequence.lane] == &sequence) starved_[sequence.lane] = nullptr;
   Recount(sequence);
 }
 
@@ -271,7 +273,11 @@ bool GroupScheduler::AddToPlan(Sequence& sequence, StepBudget& budget, StepPlan&
   const bool alone = sequence.alone();
   if (alone && (company_ || !plan.sequences.empty())) return false;
   const uint32_t chunk = NextChunk(sequence, budget);
-  if (chunk == 0 || !EnsureBlocks(sequence, sequence.planned + chunk)) return false;
+  if (chunk == 0) return false;
+  if (!EnsureBlocks(sequence, sequence.planned + chunk)) {
+    starved_[plan.lane] = &sequence;
+    return false;
+  }
   drafts.Limit(FitDrafts(sequence, std::min(drafts.size(), budget.tokens - chunk)));
   SKEIN_CHECK(EnsureBlocks(sequence, sequence.planned + chunk + drafts.size()));
   AddStep(sequence, chunk, drafts, plan);
@@ -386,6 +392,7 @@ void GroupScheduler::FillPlan(uint32_t lane, std::span<Sequence* const> newcomer
   StepBudget budget{std::min(limits_.max_num_batched_tokens, geometry_.max_rows),
                     limits_.max_num_seqs};
   SortOut(lane);
+  starved_[lane] = nullptr;
   plan.sequences.reserve(std::min<size_t>(order_.size() + newcomers.size(), budget.tokens));
   ChooseDepths(budget, newcomers.size());
   // Decoding sequences first: their clients wait for each token. All get the blocks of their own
@@ -408,7 +415,7 @@ void GroupScheduler::FillPlan(uint32_t lane, std::span<Sequence* const> newcomer
   for (Sequence* sequence : prefills_) {
     if (sequence->state == SequenceState::kRunning) AddToPlan(*sequence, budget, plan);
   }
-  for (size_t i = 0; i < newcomers.size(); ++i) {
+  for (size_t i = 0; i < newcomers.size() && !starved(); ++i) {
     // Who scores its prompt enters where rows may be scored: its first chunk is never empty.
     if (budget.scores == 0 && ScoresMore(*newcomers[i])) continue;
     if (!LaneHasRoom(lane, newcomers.size() - i) || !Admit(*newcomers[i], lane, budget, plan))

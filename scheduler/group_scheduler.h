@@ -4,6 +4,7 @@
 // Planning proposes and reserves blocks and slots; only CommitStep appends tokens.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -140,7 +141,7 @@ class GroupScheduler {
   void StartEpoch(protocol::GroupId group, protocol::RankId rank, protocol::Epoch epoch,
                   const protocol::CacheGeometry& geometry);
   // The epoch is over: running sequences return to the queue with their tokens; cancelled ones and
-  // those whose steps failed or whose workers died too often are in the state kEnded and reported.
+  // those whose steps failed too often are in the state kEnded and reported.
   // With kWorkerLost those in a step get a mark, unsettled, of worker `node`.
   // With kStepFailed those of the step of lane `failed` are its suspects, the other lane's are not.
   std::vector<SequenceDelta> AbortInflight(AbortCause cause, uint32_t node, uint32_t failed);
@@ -154,6 +155,14 @@ class GroupScheduler {
   bool cordoned() const { return cordoned_; }
   // The sequence on probation that runs here, or null. Nothing runs beside it.
   const Sequence* probation() const { return probation_; }
+  // One that runs here was left out of its lane's last plan for want of blocks. Until it has them
+  // nobody starts but who is on probation: newcomers would take the blocks that it waits for, and
+  // where its lanes overlap it would wait without end.
+  bool starved() const {
+    return std::any_of(starved_.begin(), starved_.end(),
+                       [](const Sequence* sequence) { return sequence != nullptr; });
+  }
+  const Sequence* starved(uint32_t lane) const { return starved_[lane]; }
   // Sequences with marks that run here.
   uint32_t num_marked() const;
   // A verdict took the sequence off probation.
@@ -272,6 +281,7 @@ class GroupScheduler {
   bool cordoned_ = false;
   bool evicting_ = false;
   Sequence* probation_ = nullptr;
+  std::vector<const Sequence*> starved_;         // by lane, or null; see starved()
   std::vector<std::vector<Sequence*>> running_;  // by lane, each in order of service
   std::vector<StepInFlight> in_flight_;          // by lane
   SpeculationPolicy speculation_;

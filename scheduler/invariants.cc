@@ -196,6 +196,12 @@ absl::Status CheckLanes(const ClusterScheduler& scheduler, const GroupScheduler&
       return Broken(5, "lane ", lane, " of engine ", engine.index(), " is not in order of service");
     }
     for (const Sequence* sequence : running) outstanding += OutstandingTokens(*sequence);
+    const Sequence* starved = engine.starved(lane);
+    const bool runs = std::find(running.begin(), running.end(), starved) != running.end();
+    if (starved != nullptr && (starved->in_flight || !runs)) {
+      return Broken(4, "who waits for blocks in lane ", lane, " of engine ", engine.index(),
+                    " does not run there, or is in flight");
+    }
   }
   if (engine.num_running() > scheduler.limits().max_num_seqs) {
     return Broken(5, engine.num_running(), " sequences run, at most ",

@@ -13,7 +13,8 @@ namespace skein::scheduler {
 inline constexpr uint32_t kProbationMarks = 2;
 // Steps past the positions that the dying workers computed, after which a sequence is cleared.
 inline constexpr uint32_t kStepsToClear = 8;
-// Deaths that a sequence may go through beside others, probation not among them.
+// Deaths that a sequence may go through beside others, probation not among them. Beyond them it
+// waits until each is settled, so that no number of groups makes it cost more.
 inline constexpr uint32_t kCountedReplaysMax = 3;
 
 class Suspicion {
@@ -28,16 +29,17 @@ class Suspicion {
     steps_past_ = 0;
   }
 
-  // It is known how the worker ended. Nothing happens without an unsettled death of it.
-  void Settle(uint32_t node, bool own) {
+  // It is known how the worker ended. False, and nothing happens, without an unsettled death of it.
+  bool Settle(uint32_t node, bool own) {
     const auto found = std::find_if(unsettled_.begin(), unsettled_.end(),
                                     [&](const Death& death) { return death.node == node; });
-    if (found == unsettled_.end()) return;
+    if (found == unsettled_.end()) return false;
     if (!own) {
       if (found->marked) --marks_;
       if (found->counted) --counted_replays_;
     }
     unsettled_.erase(found);
+    return true;
   }
 
   // A step of it was committed, `computed` tokens are done. Past the deaths for long enough, the
@@ -54,10 +56,16 @@ class Suspicion {
   uint32_t marks() const { return marks_; }
   uint32_t counted_replays() const { return counted_replays_; }
   bool on_probation() const { return marks_ >= kProbationMarks; }
-  // It was alone when its last worker died: it waits for the verdict, and runs nowhere.
-  bool held() const { return marks_ > kProbationMarks && waits_for_verdict(); }
+  // It was alone when its last worker died, or too many died: it waits for the verdict, and runs
+  // nowhere.
+  bool held() const {
+    return (marks_ > kProbationMarks && Waits(&Death::marked)) ||
+           (counted_replays_ > kCountedReplaysMax && Waits(&Death::counted));
+  }
   // The verdict: that death was the worker's own doing, as those before.
-  bool condemned() const { return marks_ > kProbationMarks && !waits_for_verdict(); }
+  bool condemned() const { return marks_ > kProbationMarks && !Waits(&Death::marked); }
+  // The other verdict: so were too many beside others.
+  bool worn_out() const { return counted_replays_ > kCountedReplaysMax && !Waits(&Death::counted); }
 
  private:
   // A death that nobody has judged yet.
@@ -66,15 +74,15 @@ class Suspicion {
     bool counted;  // it raised counted_replays_
     bool marked;   // it raised marks_, and was not survived since
   };
-  bool waits_for_verdict() const {
+  bool Waits(bool Death::*why) const {
     return std::any_of(unsettled_.begin(), unsettled_.end(),
-                       [](const Death& death) { return death.marked; });
+                       [why](const Death& death) { return death.*why; });
   }
 
-  uint32_t marks_ = 0;  // unsettled ones included
-  uint32_t counted_replays_ = 0;
-  uint32_t length_ = 0;      // tokens that were being computed at the deaths
-  uint32_t steps_past_ = 0;  // committed beyond them
+  uint32_t marks_ = 0;            // unsettled ones included
+  uint32_t counted_replays_ = 0;  // the same
+  uint32_t length_ = 0;           // tokens that were being computed at the deaths
+  uint32_t steps_past_ = 0;       // committed beyond them
   std::vector<Death> unsettled_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <gmock/gmock.h>
@@ -88,6 +89,59 @@ TEST(ClusterScheduler, AGroupShortOfBlocksPassesTheNextOn) {
   EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(1U));
   EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(2U, 3U));
   EXPECT_TRUE(harness.Finish());
+}
+
+// Two lanes and five blocks, one of them free: sequence 1 wants two more, those of sequence 2 are
+// in the other lane's step.
+void StarveFirst(GroupHarness& harness) {
+  ASSERT_TRUE(harness.AddSimple(1, 17, 3).ok());
+  ASSERT_THAT(Ids(harness.Plan(0)), ElementsAre(1U));
+  ASSERT_TRUE(harness.AddSimple(2, 8, 5).ok());
+  ASSERT_THAT(Ids(harness.Plan(1)), ElementsAre(2U));
+  ASSERT_TRUE(harness.Deliver(0).ok());
+}
+
+constexpr HarnessSetup kTight = {.budget = 8, .lanes = 2, .block_tokens = 4, .num_blocks = 5};
+
+TEST(ClusterScheduler, NobodyStartsWhileOneThatRunsWaitsForBlocks) {
+  GroupHarness harness(kTight);
+  harness.Start();
+  ASSERT_NO_FATAL_FAILURE(StarveFirst(harness));
+  ASSERT_TRUE(harness.AddSimple(3, 2, 2).ok());
+  EXPECT_THAT(Ids(harness.Plan(0)), ElementsAre()) << "the block would be lacking next time too";
+  EXPECT_TRUE(harness.engine().starved());
+  EXPECT_THAT(Ids(harness.Plan(0)), ElementsAre());
+  ASSERT_TRUE(harness.Deliver(1).ok());
+  EXPECT_THAT(Ids(harness.Plan(0)), ElementsAre(1U));
+  EXPECT_FALSE(harness.engine().starved());
+  EXPECT_TRUE(harness.Finish());
+  for (const auto& [id, prompt, generated] : {std::tuple(1, 17, 3), {2, 8, 5}, {3, 2, 2}}) {
+    const auto number = static_cast<uint64_t>(id);
+    EXPECT_EQ(harness.outcome(number).tokens,
+              harness.Alone(number, static_cast<size_t>(prompt), generated));
+  }
+}
+
+TEST(ClusterScheduler, WhoWaitedForBlocksAndIsGoneKeepsNobodyOut) {
+  GroupHarness harness(kTight);
+  harness.Start();
+  ASSERT_NO_FATAL_FAILURE(StarveFirst(harness));
+  ASSERT_TRUE(harness.AddSimple(3, 2, 2).ok());
+  EXPECT_THAT(Ids(harness.Plan(0)), ElementsAre());
+  EXPECT_TRUE(harness.Cancel(1));
+  EXPECT_THAT(Ids(harness.Plan(0)), ElementsAre(3U));
+}
+
+TEST(ClusterScheduler, WhoWaitsForBlocksOfOneGroupDoesNotKeepTheOthersIdle) {
+  HarnessSetup setup = kTight;
+  setup.groups = 2;
+  GroupHarness harness(setup);
+  harness.Start(1, 0);
+  ASSERT_NO_FATAL_FAILURE(StarveFirst(harness));
+  EXPECT_THAT(Ids(harness.Plan(0)), ElementsAre());
+  harness.Start(2, 1);
+  ASSERT_TRUE(harness.AddSimple(3, 2, 2).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(3U));
 }
 
 TEST(ClusterScheduler, ALostGroupsSequencesMoveToTheLiveOne) {

@@ -115,6 +115,27 @@ TEST_F(BrokenState, QueueMembershipIsNamed) {
       "scheduler invariant 4: queued sequence 2");
 }
 
+// Sequence 1 wants a third block, 2 has the others in flight.
+TEST(WaitingForBlocks, WhoWaitsAndIsInFlightIsNamed) {
+  GroupHarness harness({.budget = 6, .lanes = 2, .num_blocks = 4});
+  harness.Start();
+  ASSERT_TRUE(harness.AddSimple(1, 12, 2).ok());
+  ASSERT_TRUE(harness.Plan(0));
+  ASSERT_TRUE(harness.AddSimple(2, 6, 2).ok());
+  ASSERT_TRUE(harness.Plan(1));
+  ASSERT_TRUE(harness.Deliver(0).ok());
+  ASSERT_FALSE(harness.Plan(0));
+  Sequence& sequence = *harness.scheduler().sequences().at(protocol::SequenceId(1));
+  ASSERT_EQ(harness.engine().starved(0), &sequence);
+  sequence.in_flight = true;
+  ++sequence.planned;
+  EXPECT_EQ(CheckInvariants(harness.scheduler()).message(),
+            "scheduler invariant 4: who waits for blocks in lane 0 of engine 0 does not run there, "
+            "or is in flight");
+  sequence.in_flight = false;
+  --sequence.planned;
+}
+
 TEST_F(BrokenState, StepsInFlightAreNamed) {
   Expect(
       2, [](Sequence& s) { s.in_flight = true; },

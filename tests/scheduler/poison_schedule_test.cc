@@ -182,6 +182,74 @@ TEST(PoisonSchedule, ARequestWhoseWorkersDieTooOftenEnds) {
             absl::UnavailableError("workers of this request died 4 times; try again later"));
 }
 
+// Runs a sequence through four groups whose workers die after it was cleared of the death before.
+void DieInFourGroups(GroupHarness& harness) {
+  for (uint32_t group = 0; group < 4; ++group) {
+    harness.Start(group + 1, group);
+    for (int step = 0; step < 12; ++step) {
+      ASSERT_TRUE(harness.Plan(0, group));
+      ASSERT_TRUE(harness.Deliver(0, group).ok());
+    }
+    ASSERT_TRUE(harness.Plan(0, group));
+    harness.Die(group);
+  }
+}
+
+// Four workers that are killed before the first of them is back: the request waits, and goes on.
+TEST(PoisonSchedule, DeathsThatAreNotSettledEndNobody) {
+  HarnessSetup setup;
+  setup.groups = 5;
+  GroupHarness harness(setup);
+  ASSERT_TRUE(harness.AddSimple(1, 4, 58).ok());
+  ASSERT_NO_FATAL_FAILURE(DieInFourGroups(harness));
+  harness.Start(5, 4);
+  EXPECT_THAT(Ids(harness.Plan(0, 4)), IsEmpty()) << "held";
+  harness.Settle(2, false);
+  EXPECT_THAT(Ids(harness.Plan(0, 4)), ElementsAre(1U)) << "one of them came from outside";
+  for (const uint32_t group : {0, 1, 3}) harness.Settle(group, false);
+  EXPECT_TRUE(harness.Finish());
+  EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 4, 58));
+}
+
+TEST(PoisonSchedule, FourDeathsEndARequestWhenTheLastIsSettled) {
+  HarnessSetup setup;
+  setup.groups = 4;
+  GroupHarness harness(setup);
+  ASSERT_TRUE(harness.AddSimple(1, 4, 58).ok());
+  ASSERT_NO_FATAL_FAILURE(DieInFourGroups(harness));
+  for (const uint32_t group : {3, 0, 1}) harness.Settle(group, true);
+  EXPECT_FALSE(harness.outcome(1).over());
+  harness.Settle(2, true);
+  EXPECT_EQ(harness.outcome(1).error,
+            absl::UnavailableError("workers of this request died 4 times; try again later"));
+  EXPECT_TRUE(harness.scheduler().empty());
+}
+
+// A worker that is back when the sequence has long gone on elsewhere still says how it ended.
+TEST(PoisonSchedule, DeathsThatASequenceSurvivedAreSettledToo) {
+  HarnessSetup setup;
+  setup.groups = 2;
+  GroupHarness harness(setup);
+  uint64_t epoch = 2;
+  for (uint32_t group = 0; group < 2; ++group) harness.Start(group + 1, group);
+  ASSERT_TRUE(harness.AddSimple(1, 2, 60).ok());
+  for (int death = 0; death < 5; ++death) {
+    const uint32_t group = harness.Plan(0, 0) ? 0 : 1;
+    if (group == 1) {
+      ASSERT_TRUE(harness.Plan(0, 1));
+    }
+    harness.Die(group);
+    for (int step = 0; step < 11; ++step) {
+      ASSERT_TRUE(harness.Plan(0, 1 - group));
+      ASSERT_TRUE(harness.Deliver(0, 1 - group).ok());
+    }
+    harness.Settle(group, false);
+    harness.Start(++epoch, group);
+  }
+  EXPECT_TRUE(harness.Finish());
+  EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 2, 60));
+}
+
 TEST(CordonTest, ACordonedGroupFinishesAndTakesNobody) {
   HarnessSetup setup;
   setup.groups = 2;
@@ -288,6 +356,33 @@ TEST(Poison, ProbationIsWhereTheSequenceFits) {
 }
 
 // The check of a group is pinned to it, and waits for its turn all the same.
+// Sequence 1 waits for blocks that a step in flight holds: newcomers would wait with it.
+TEST(Poison, ProbationDoesNotWaitForThoseThatWaitForBlocks) {
+  GroupHarness harness(
+      {.budget = 8, .lanes = 2, .block_tokens = 4, .num_blocks = 5, .max_model_len = 20});
+  ASSERT_TRUE(harness.AddSimple(9, 2, 3).ok());
+  for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
+    harness.Start(epoch);
+    ASSERT_THAT(Ids(harness.Plan()), ElementsAre(9U));
+    harness.Die();
+  }
+  for (int death = 1; death <= 2; ++death) harness.Settle(0, true);
+  harness.Start(4);
+  ASSERT_TRUE(harness.AddSimple(1, 17, 3).ok());
+  ASSERT_THAT(Ids(harness.Plan(0)), ElementsAre(1U)) << "the other one is held";
+  ASSERT_TRUE(harness.AddSimple(2, 8, 5).ok());
+  ASSERT_THAT(Ids(harness.Plan(1)), ElementsAre(2U));
+  ASSERT_TRUE(harness.Deliver(0).ok());
+  ASSERT_FALSE(harness.Plan(0));
+  ASSERT_TRUE(harness.engine().starved());
+  harness.Settle(0, false);
+  ASSERT_TRUE(harness.Deliver(1).ok());
+  EXPECT_THAT(Ids(harness.Plan(0)), ElementsAre(9U));
+  EXPECT_TRUE(harness.Finish());
+  EXPECT_EQ(harness.outcome(9).tokens, harness.Alone(9, 2, 3));
+  EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 17, 3));
+}
+
 TEST(Poison, APinnedSequenceIsNotOnProbationBesideAnother) {
   HarnessSetup setup;
   setup.groups = 2;

@@ -80,5 +80,29 @@ TEST(SuspicionTest, ADeathFromOutsideDoesNotCountHoweverLateThatIsKnown) {
   EXPECT_EQ(suspicion.counted_replays(), 1U);
 }
 
+TEST(SuspicionTest, AFourthDeathBesideOthersWaitsUntilAllAreSettled) {
+  for (const bool last_is_own : {false, true}) {
+    Suspicion suspicion;
+    for (uint32_t node = 1; node <= 4; ++node) {
+      EXPECT_FALSE(suspicion.held());
+      suspicion.Mark(node, 10);
+      for (uint32_t step = 0; step < kStepsToClear; ++step) suspicion.Survive(10 + step);
+    }
+    EXPECT_FALSE(suspicion.marked());
+    EXPECT_TRUE(suspicion.held());
+    EXPECT_FALSE(suspicion.worn_out()) << "nothing is known of any";
+    for (const uint32_t node : {2, 4, 1}) {
+      suspicion.Settle(node, true);
+      EXPECT_TRUE(suspicion.held());
+    }
+    EXPECT_TRUE(suspicion.Settle(3, last_is_own));
+    EXPECT_FALSE(suspicion.held());
+    EXPECT_EQ(suspicion.worn_out(), last_is_own);
+    EXPECT_FALSE(suspicion.condemned());
+    EXPECT_FALSE(suspicion.Settle(3, true)) << "it was settled before";
+    EXPECT_EQ(suspicion.worn_out(), last_is_own);
+  }
+}
+
 }  // namespace
 }  // namespace skein::scheduler

@@ -59,10 +59,13 @@ enum class Mark : uint8_t {
   kSuspectAlone,
   kOnProbation,
   kHeldForVerdict,
+  kHeldAfterDeaths,
+  kSparedAfterDeaths,
   kBothLanesInFlight,
   kAllGroupsInFlight,
   kIdleRank,
   kNoBlockFree,
+  kStarved,
   kCordonedAndRunning,
   kChunkedPrefill,
   // What happens on the way.
@@ -75,6 +78,7 @@ enum class Mark : uint8_t {
   kStaleIncarnation,
   kStaleSession,
   kStaleResult,
+  kStaleAmongRanks,
   // What happens to processes.
   kStepFailed,
   kStepAborted,
@@ -110,8 +114,6 @@ class Marks {
     if (reached) reached_.set(static_cast<size_t>(mark));
   }
   bool reached(Mark mark) const { return reached_[static_cast<size_t>(mark)]; }
-  size_t num_reached() const { return reached_.count(); }
-  void Add(const Marks& other) { reached_ |= other.reached_; }
 
  private:
   std::bitset<kNumMarks> reached_;

@@ -56,7 +56,8 @@ SimCluster::SimCluster(uint64_t seed, const SimConfig& config)
       meetings_([this](std::string what) { oracles_.Violate(8, std::move(what)); }),
       nodes_(config.workers.size()),
       devices_(config.workers),
-      losses_before_(Losses()) {}
+      losses_before_(Losses()),
+      stale_results_before_(Metrics().stale_results.value()) {}
 
 SimCluster::~SimCluster() {
   if (coordinator_.process != nullptr) coordinator_.process->Kill();
@@ -106,6 +107,7 @@ void SimCluster::StartCoordinator() {
 
 // The process is gone; its clients see their connections close.
 void SimCluster::EndCoordinator() {
+  if (coordinator_.process->alive()) ObserveLast(*coordinator_.process);
   coordinator_.process->Kill();
   coordinator_.loop = nullptr;
   for (const auto& client : clients_) {
@@ -167,9 +169,10 @@ void SimCluster::StartWorker(size_t index) {
 void SimCluster::EndWorker(size_t index, protocol::PredecessorEnd end) {
   Node& node = nodes_[index];
   if (node.process == nullptr) return;
-  if (node.process->alive()) ObserveFrames(node.process->counters());
+  if (node.process->alive()) ObserveLast(*node.process);
   marks_.Reach(Mark::kWorkerOrdered, end == protocol::PredecessorEnd::kOrdered);
   marks_.Reach(Mark::kWorkerOwnDeath, end == protocol::PredecessorEnd::kOwn);
+  own_deaths_ += end == protocol::PredecessorEnd::kOwn ? 1 : 0;
   marks_.Reach(Mark::kKilledDuringRollout, rolling_ && end == protocol::PredecessorEnd::kOutside);
   node.process->Kill();
   node.process.reset();
@@ -247,10 +250,9 @@ bool SimCluster::HasCause(const SimClient& client, const absl::Status& error) co
     case absl::StatusCode::kResourceExhausted:
       return !request.fits;
     case absl::StatusCode::kUnavailable:  // the drain's deadline, or too many deaths beside others
-      return coordinator_.door->draining() ||
-             Losses() - losses_before_ > scheduler::kCountedReplaysMax;
+      return coordinator_.door->draining() || own_deaths_ > scheduler::kCountedReplaysMax;
     case absl::StatusCode::kAborted:
-      return request.poison || config_.own_deaths();
+      return request.poison || own_deaths_ > scheduler::kProbationMarks;
     case absl::StatusCode::kInternal:
       return request.failing || config_.failed_steps();
     default:
@@ -287,8 +289,8 @@ void SimCluster::Submit(ClientRequest request) {
   if (!status.ok()) {
     ++refused_;
     ObserveRefusal(status);
-    if (absl::IsInvalidArgument(status) ||
-        (absl::IsAborted(status) && !client->request().poison && !config_.own_deaths())) {
+    if (absl::IsInvalidArgument(status) || (absl::IsAborted(status) && !client->request().poison &&
+                                            own_deaths_ <= scheduler::kProbationMarks)) {
       oracles_.Violate(2, absl::StrCat("the front door refuses: ", status.message()));
     }
     return;
@@ -422,6 +424,7 @@ SimOutcome SimCluster::Run() {
     outcome.failed += client->finish() == FinishReason::kError ? 1 : 0;
   }
   ObserveEnd();
+  outcome.stale_dropped = stale_dropped_;
   outcome.marks = marks_;
   return outcome;
 }

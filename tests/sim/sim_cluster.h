@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct SimOutcome {
   uint32_t answered = 0;
   uint32_t refused = 0;
   uint32_t failed = 0;
+  uint64_t stale_dropped = 0;  // frames and results of what was over
   Marks marks;
 };
 
@@ -106,6 +108,7 @@ class SimCluster {
   void ObserveSequence(const scheduler::Sequence& sequence);
   void ObserveGroup(const scheduler::GroupScheduler& group);
   void ObserveFrames(const protocol::FrameCounters& counters);
+  void ObserveLast(const SimProcess& process);
   void ObserveRound();
   void ObserveRefusal(const absl::Status& status);
   void ObserveStatus(const coordinator::ClusterStatus& status);
@@ -139,7 +142,10 @@ class SimCluster {
   uint64_t term_ = 0;
   uint32_t num_builds_ = 1;
   uint32_t refused_ = 0;
-  const double losses_before_;
+  uint32_t own_deaths_ = 0;
+  uint64_t stale_dropped_ = 0;
+  std::set<protocol::SequenceId> worn_;  // held after too many deaths
+  const double losses_before_, stale_results_before_;
   bool healed_ = false;
   bool rolling_ = false;                          // when an operator looked last
   bool undrained_ = false;                        // the last thing that the operators tried

@@ -16,7 +16,11 @@ void SimCluster::ObserveSequence(const scheduler::Sequence& sequence) {
   marks_.Reach(Mark::kCancelledInFlight, sequence.cancelled && sequence.in_flight);
   marks_.Reach(Mark::kSuspectAlone, runs && sequence.step_failures > 0);
   marks_.Reach(Mark::kOnProbation, runs && sequence.suspicion.on_probation());
-  marks_.Reach(Mark::kHeldForVerdict, sequence.suspicion.held());
+  const bool worn = sequence.suspicion.counted_replays() > scheduler::kCountedReplaysMax;
+  marks_.Reach(Mark::kHeldForVerdict, sequence.suspicion.held() && !worn);
+  marks_.Reach(Mark::kHeldAfterDeaths, sequence.suspicion.held() && worn);
+  if (worn) worn_.insert(sequence.id);
+  marks_.Reach(Mark::kSparedAfterDeaths, runs && worn_.contains(sequence.id));
   marks_.Reach(Mark::kRecomputesShared,
                sequence.computed < sequence.cache.shared_length && sequence.in_flight);
   marks_.Reach(Mark::kSameComputedTwice, sequence.cache.chain.closed);
@@ -52,6 +56,7 @@ void SimCluster::ObserveGroup(const scheduler::GroupScheduler& group) {
   const scheduler::PrefixCache* cache = group.prefix_cache();
   marks_.Reach(Mark::kCheckpoint, cache != nullptr && cache->num_checkpoints() > 0);
   marks_.Reach(Mark::kNoBlockFree, group.num_free_blocks() == 0);
+  marks_.Reach(Mark::kStarved, group.starved());
   marks_.Reach(Mark::kCordonedAndRunning, group.cordoned() && group.num_running() > 0);
   marks_.Reach(Mark::kBothLanesInFlight, group.num_lanes() == 2 &&
                                              !group.in_flight(0).parts.empty() &&
@@ -66,6 +71,13 @@ void SimCluster::ObserveFrames(const protocol::FrameCounters& counters) {
   marks_.Reach(Mark::kStaleTerm, counters.stale_term > 0);
   marks_.Reach(Mark::kStaleIncarnation, counters.stale_incarnation > 0);
   marks_.Reach(Mark::kStaleSession, counters.stale_session > 0);
+}
+
+// A process ends, or the run.
+void SimCluster::ObserveLast(const SimProcess& process) {
+  const protocol::FrameCounters& counters = process.counters();
+  ObserveFrames(counters);
+  stale_dropped_ += counters.stale_term + counters.stale_incarnation + counters.stale_session;
 }
 
 void SimCluster::ObserveRound() {
@@ -148,7 +160,14 @@ void SimCluster::ObserveEnd() {
   marks_.Reach(Mark::kStepAborted, metrics.epoch_changes.At({"step_aborted"}).value() > 0);
   marks_.Reach(Mark::kPeerDown, metrics.epoch_changes.At({"peer_down"}).value() > 0);
   marks_.Reach(Mark::kRegisteredAgain, metrics.epoch_changes.At({"registered_again"}).value() > 0);
-  marks_.Reach(Mark::kStaleResult, metrics.stale_results.value() > 0);
+  const double stale_results = metrics.stale_results.value() - stale_results_before_;
+  marks_.Reach(Mark::kStaleResult, stale_results > 0);
+  if (coordinator_.loop != nullptr) ObserveLast(*coordinator_.process);
+  for (const Node& node : nodes_) {
+    if (node.process != nullptr && node.process->alive()) ObserveLast(*node.process);
+  }
+  stale_dropped_ += static_cast<uint64_t>(stale_results);
+  marks_.Reach(Mark::kStaleAmongRanks, config_.num_ranks > 1 && stale_dropped_ > 0);
   marks_.Reach(Mark::kFrameLost, network_.num_lost() > 0);
 }
 

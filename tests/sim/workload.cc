@@ -12,6 +12,8 @@ namespace skein::tests {
 namespace {
 
 constexpr size_t kTurnsMax = 8;
+// In no other prompt: one that was ended innocently is refused for minutes.
+constexpr int32_t kCanaryToken = 62;
 
 uint64_t SameHash(uint64_t, std::span<const int32_t>) { return 7; }
 
@@ -69,7 +71,8 @@ void DrawScheduler(SimRandom& random, SimConfig& config) {
   }
   config.workers.assign(config.num_engines() + spares, device);
   if (random.OneIn(8)) {  // another host has a smaller one
-    protocol::CacheGeometry& small = config.workers.back().geometry;
+    const uint32_t which = random.Below(static_cast<uint32_t>(config.workers.size()));
+    protocol::CacheGeometry& small = config.workers[which].geometry;
     small.num_blocks = std::max(1u, small.num_blocks * 2 / 3);
   }
 }
@@ -102,6 +105,40 @@ bool IsHarmless(Fault fault) {
   return std::find(std::begin(kHarmless), std::end(kHarmless), fault) != std::end(kHarmless);
 }
 
+// Small steps and hardly more blocks than one sequence needs: who is on probation has to push
+// others out. Time for verdicts.
+void DrawTight(SimRandom& random, SimConfig& config) {
+  uint32_t& budget = config.limits.max_num_batched_tokens;
+  budget = std::min(budget, random.Pick(1, 3));
+  const uint32_t spare = random.Pick(1, 4);
+  for (DeviceOptions& device : config.workers) {
+    protocol::CacheGeometry& geometry = device.geometry;
+    const uint32_t whole =
+        (geometry.max_model_len + geometry.block_tokens - 1) / geometry.block_tokens;
+    geometry.num_blocks = std::min(geometry.num_blocks, whole + spare);
+  }
+  config.horizon *= 2;
+}
+
+// Answers so long, and deaths so frequent, some of them of the workers' own doing, that one
+// survives several.
+void DrawStorm(SimRandom& random, SimConfig& config) {
+  config.limits.speculation.max_depth = 0;
+  for (DeviceOptions& device : config.workers) {
+    protocol::CacheGeometry& geometry = device.geometry;
+    geometry.max_model_len = 160;
+    geometry.num_blocks =
+        std::max(geometry.num_blocks, (160 + geometry.block_tokens - 1) / geometry.block_tokens);
+    device.step_min = absl::Milliseconds(20);
+    device.step_max = absl::Milliseconds(40);
+  }
+  const absl::Duration every = random.Between(absl::Milliseconds(400), absl::Milliseconds(1500));
+  const auto workers = static_cast<int64_t>(config.workers.size());
+  config.horizon = absl::Seconds(15);
+  config.every[static_cast<size_t>(Fault::kCrashWorker)] = every / workers;
+  config.every[static_cast<size_t>(Fault::kKillWorker)] = 2 * every / workers;
+}
+
 void DrawFaults(SimRandom& random, SimConfig& config) {
   // Nothing that a session must not bridge, or anything.
   const bool bridged = random.OneIn(6);
@@ -127,6 +164,8 @@ void DrawFaults(SimRandom& random, SimConfig& config) {
     if (random.OneIn(16)) device.hang_one_in = random.Pick(10, 100);
     if (random.OneIn(16)) device.death_one_in = random.Pick(10, 100);
   }
+  if (config.poison_one_in > 0 && random.OneIn(2)) DrawTight(random, config);
+  if (config.Has(Fault::kCrashWorker) && random.OneIn(2)) DrawStorm(random, config);
 }
 
 }  // namespace
@@ -178,9 +217,13 @@ void Workload::DrawPrompt(ClientRequest& request) {
     if (random_.OneIn(6)) break;
   }
   if (prompt.size() > longest) prompt.resize(longest);
-  if (random_.OneIn(config_.poison_one_in)) {
+  if (!poison_.empty() && random_.OneIn(4)) {
+    request.poison = true;
+    prompt = poison_;  // its client tries again
+  } else if (random_.OneIn(config_.poison_one_in)) {
     request.poison = true;
     prompt.back() = kPoisonToken;
+    poison_ = prompt;
   } else if (random_.OneIn(config_.failing_one_in)) {
     request.failing = true;
     prompt.back() = kFailingToken;
@@ -225,7 +268,7 @@ ClientRequest Workload::Draw() {
 
 ClientRequest Workload::DrawCanary() {
   ClientRequest request;
-  request.submit.prompt_ids = {1};
+  request.submit.prompt_ids = {kCanaryToken};
   request.submit.sampling.temperature = 0;
   request.submit.speculation.mode = protocol::VerificationMode::kGreedy;
   request.submit.stop.max_tokens = 1;

@@ -94,6 +94,7 @@ class Workload {
   SimRandom random_;
   uint64_t last_id_ = 0;
   std::vector<std::vector<int32_t>> turns_;  // prompts with their answers
+  std::vector<int32_t> poison_;              // the last prompt that ends workers
 };
 
 }  // namespace skein::tests

@@ -15,6 +15,9 @@ using protocol::Concat;
 
 constexpr size_t kSharedTokens = 200;
 constexpr std::chrono::milliseconds kPause{200};
+// Between two questions whether the server is ready, and between a refusal and the answer to one
+// that explains it.
+constexpr std::chrono::milliseconds kQuestions{20}, kBeside{500};
 
 // The text of a completion that came as one JSON value.
 std::string WholeText(std::string_view body) {
@@ -78,7 +81,14 @@ void ChaosLoad::Begin(size_t index) {
                           stream.streams ? "true" : "false", R"(,"max_tokens":)", tokens, "}")));
 }
 
+void ChaosLoad::AskWhetherReady() {
+  if (is_asking_ || Clock::now() < next_question_) return;
+  is_asking_ = true;
+  pool_->Start(streams_.size(), protocol::KeptRequest("GET", "/health/ready", "127.0.0.1", "", ""));
+}
+
 void ChaosLoad::Poll(std::chrono::milliseconds timeout) {
+  AskWhetherReady();
   pool_->Poll(timeout, *this);
   const Clock::time_point now = Clock::now();
   for (size_t i = 0; i < streams_.size(); ++i) {
@@ -96,6 +106,7 @@ void ChaosLoad::OnEvent(Stream& stream, std::string_view event) {
 }
 
 void ChaosLoad::OnBody(uint64_t call, int status, std::string_view bytes, Clock::time_point) {
+  if (call == streams_.size()) return;
   Stream& stream = streams_[call];
   if (status != 200 || !stream.streams) {
     stream.body += bytes;
@@ -108,6 +119,12 @@ void ChaosLoad::OnBody(uint64_t call, int status, std::string_view bytes, Clock:
 }
 
 void ChaosLoad::OnEnd(uint64_t call, int status, const absl::Status& result, Clock::time_point at) {
+  if (call == streams_.size()) {
+    if (!result.ok() || status != 200) unready_.push_back(at);
+    next_question_ = at + kQuestions;
+    is_asking_ = false;
+    return;
+  }
   Stream& stream = streams_[call];
   const uint64_t whole = totals_.whole;
   Judge(stream, status, result);
@@ -132,12 +149,31 @@ void ChaosLoad::Judge(Stream& stream, int status, const absl::Status& result) {
     ++totals_.whole;
   } else if (stream.began <= excused_) {
     ++totals_.cut;
-  } else if (status == 503 && stream.got.empty()) {
-    ++totals_.refused;
+  } else if (status == 503 && stream.body.find("\"not_ready\"") != std::string::npos) {
+    refused_.push_back(Clock::now());
   } else {
     ++totals_.failed;
     Note("failed", stream, status, result);
   }
+}
+
+// A refusal is true when somebody else was told the same at about that time.
+void ChaosLoad::CountRefusals() {
+  for (const Clock::time_point at : refused_) {
+    const auto seen = std::lower_bound(unready_.begin(), unready_.end(), at - kBeside);
+    if (seen != unready_.end() && *seen <= at + kBeside) {
+      ++totals_.refused;
+      continue;
+    }
+    ++totals_.failed;
+    if (totals_.failure.empty()) totals_.failure = "refused although the server was ready";
+  }
+}
+
+const ChaosLoad::Totals& ChaosLoad::Close() {
+  pool_.reset();
+  CountRefusals();
+  return totals_;
 }
 
 void ChaosLoad::Note(std::string_view what, const Stream& stream, int status,

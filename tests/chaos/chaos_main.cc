@@ -1,6 +1,6 @@
 // skein-chaos: a real cluster of mock workers behind a relay that harms what it relays, whose
-// workers and coordinator are killed and stopped at random moments, under clients that judge every
-// character. In the end everything must be as in the beginning.
+// workers and coordinator are killed and stopped and whose supervisor is killed at random moments,
+// under clients that judge every character. In the end everything must be as in the beginning.
 //   skein-chaos [--seconds N] [--seed N] [--streams N] [--messages-per-fault N]
 // The last line has the figures; exit 0: they hold. What is done follows from the seed; when it
 // happens among the processes does not, wholly.
@@ -49,9 +49,9 @@ struct Plan {
   int64_t messages_per_fault = 100;
 };
 
-enum class Deed { kKillWorker, kStopWorker, kKillCoordinator, kStopCoordinator };
+enum class Deed { kKillWorker, kStopWorker, kKillCoordinator, kStopCoordinator, kKillSupervisor };
 constexpr std::string_view kDeedNames[] = {"worker_kills", "worker_stops", "coordinator_kills",
-                                           "coordinator_stops"};
+                                           "coordinator_stops", "supervisor_kills"};
 
 struct Figures {
   uint64_t deeds[std::size(kDeedNames)] = {};
@@ -102,13 +102,7 @@ class Chaos {
   }
 
   bool Start() {
-    const bool ready = server_.StartReady(
-        {"--model", "deploy/models/tiny-v41", "--port", std::to_string(port_), "--control-endpoint",
-         Concat("ipc://", directory_.path("control")), "--data-parallel-size",
-         std::to_string(kWorkers), "--max-num-seqs", "16", "--max-num-batched-tokens", "512",
-         // Too few for all sequences at their longest: some are preempted.
-         "--num-blocks", "96", "--restarts-max", "1000", "--restart-backoff-max", "0.2",
-         "--max-connections-per-address", "1000", "--log-level", "warn"});
+    const bool ready = server_.StartReady(Flags());
     if (ready && LookUntil([&] { return ReadyGroups() == kWorkers; })) return true;
     std::printf("the cluster did not become ready:\n%s\n", server_.output().c_str());
     return false;
@@ -116,7 +110,7 @@ class Chaos {
 
   void Run() {
     WarmUp();
-    figures_.before = TakeCensus(server_.skein().pid());
+    figures_.before = CensusAtRest();
     ChaosLoad load({.port = port_,
                     .streams = static_cast<size_t>(plan_.streams),
                     .seed = static_cast<uint64_t>(plan_.seed)});
@@ -129,11 +123,10 @@ class Chaos {
       if (MonotonicNow() >= next_deed_) Act(load);
     }
     Heal(load);
-    totals_ = load.totals();
   }
 
   void Stop() {
-    figures_.orphans = CountOrphans({server_.skein().pid(), proxy_->process().pid()});
+    figures_.orphans += CountOrphans({server_.skein().pid(), proxy_->process().pid()});
     server_.skein().Signal(SIGTERM);
     figures_.exit_code = server_.WaitForExit();
     figures_.orphans += CountOrphans({proxy_->process().pid()}) + server_.Alive().size();
@@ -144,6 +137,16 @@ class Chaos {
   bool Report() const;
 
  private:
+  std::vector<std::string> Flags() const {
+    return {"--model", "deploy/models/tiny-v41", "--port", std::to_string(port_),
+            "--control-endpoint", Concat("ipc://", directory_.path("control")),
+            "--data-parallel-size", std::to_string(kWorkers), "--max-num-seqs", "16",
+            "--max-num-batched-tokens", "512",
+            // Too few for all sequences at their longest: some are preempted.
+            "--num-blocks", "96", "--restarts-max", "1000", "--restart-backoff-max", "0.2",
+            "--max-connections-per-address", "1000", "--log-level", "warn"};
+  }
+
   double ReadyGroups() const { return MetricAt(port_, "skein_groups", "state=\"ready\""); }
 
   uint64_t Draw(uint64_t bound) {
@@ -160,6 +163,20 @@ class Chaos {
     load.Start();
     load.Finish();
     while (!load.idle()) load.Poll(milliseconds(20));
+    load.Close();
+  }
+
+  // Neither the connection of the last question is being closed, nor one of a worker made anew.
+  Census CensusAtRest() const {
+    Census last;
+    int looks = 0;
+    LookUntil([&] {
+      Census now = TakeCensus(server_.skein().pid());
+      looks = now == last ? looks + 1 : 0;
+      last = std::move(now);
+      return looks == 5;
+    });
+    return last;
   }
 
   ProcessHandle Worker(uint64_t index) const {
@@ -168,15 +185,17 @@ class Chaos {
 
   void Act(ChaosLoad& load) {
     next_deed_ = MonotonicNow() + absl::Milliseconds(200 + static_cast<int64_t>(Draw(1500)));
-    const uint64_t dice = Draw(32);
+    const uint64_t dice = Draw(33);
     const Deed deed = dice < 16   ? Deed::kKillWorker
                       : dice < 29 ? Deed::kStopWorker
                       : dice < 31 ? Deed::kStopCoordinator
-                                  : Deed::kKillCoordinator;
+                      : dice < 32 ? Deed::kKillCoordinator
+                                  : Deed::kKillSupervisor;
     const uint64_t index = Draw(kWorkers);
     const auto pause = absl::Milliseconds(50 + static_cast<int64_t>(Draw(2500)));
     const bool is_worker = deed == Deed::kKillWorker || deed == Deed::kStopWorker;
     const bool kills = deed == Deed::kKillWorker || deed == Deed::kKillCoordinator;
+    if (deed == Deed::kKillSupervisor) return KillSupervisor(load);
     ProcessHandle process = is_worker ? Worker(index) : server_.Find("skein-coordinator");
     if (!process.valid()) return;  // still on its way
     if (deed == Deed::kKillCoordinator) {
@@ -187,6 +206,24 @@ class Chaos {
     ++figures_.deeds[static_cast<size_t>(deed)];
     // A coordinator that stood still for long would be taken for hung.
     if (!kills) stopped_.push_back({std::move(process), MonotonicNow() + pause});
+  }
+
+  // What it supervised ends with it, wherever it is, stopped or starting. As a service manager
+  // does, we start it again.
+  void KillSupervisor(ChaosLoad& load) {
+    load.Excuse();
+    coordinator_is_away_ = true;
+    if (!server_.skein().Signal(SIGKILL)) return;
+    ++figures_.deeds[static_cast<size_t>(Deed::kKillSupervisor)];
+    server_.WaitForExit();
+    const auto orphans = [&] {
+      while (::waitpid(-1, nullptr, WNOHANG) > 0) continue;  // they are ours now
+      return CountOrphans({proxy_->process().pid()});
+    };
+    LookUntil([&] { return orphans() == 0; });
+    figures_.orphans += orphans();
+    stopped_.clear();
+    server_.Start(Flags());
   }
 
   void Resume(absl::Time now) {
@@ -220,9 +257,10 @@ class Chaos {
     load.Finish();
     const absl::Time limit = MonotonicNow() + 2 * kLimit;
     while (!load.idle() && MonotonicNow() < limit) load.Poll(milliseconds(20));
-    const bool ready =
-        load.idle() && LookUntil([&] { return ReadyGroups() == kWorkers; }) && BlocksIdle();
-    figures_.came_back = ready;
+    const bool all_ended = load.idle();
+    totals_ = load.Close();
+    figures_.came_back =
+        all_ended && LookUntil([&] { return ReadyGroups() == kWorkers; }) && BlocksIdle();
   }
 
   // Waits until nothing of the cache is in use and as many descriptors are open as before.

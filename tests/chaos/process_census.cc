@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
+#include <sstream>
+#include <string_view>
 
 #include <unistd.h>
 
@@ -56,21 +60,55 @@ std::set<int> TreeBelow(const std::map<int, Process>& all, int root) {
   return tree;
 }
 
-// What stands for a descriptor: its file, without the numbers that differ from start to start.
-std::string KindOf(const fs::path& link) {
+// By the name of its link, what a socket is: its protocol, and the state of a connection or the
+// path of what it is bound to.
+std::map<std::string, std::string> AllSockets() {
+  struct Table {
+    const char* name;
+    size_t inode, what;  // columns
+  };
+  constexpr Table kTables[] = {{"tcp", 9, 3}, {"tcp6", 9, 3}, {"unix", 6, 7}};
+  std::map<std::string, std::string> all;
+  for (const Table& table : kTables) {
+    std::ifstream lines(Concat("/proc/net/", table.name));
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::vector<std::string> columns{std::istream_iterator<std::string>(words), {}};
+      if (columns.size() <= table.inode) continue;
+      columns.resize(std::max(columns.size(), table.what + 1));
+      all[Concat("socket:[", columns[table.inode], "]")] =
+          Concat("socket ", table.name, " ", columns[table.what]);
+    }
+  }
+  return all;
+}
+
+// What stands for a descriptor: its file, without the numbers and the directory of a run, which
+// differ from start to start.
+std::string KindOf(const fs::path& link, const std::map<std::string, std::string>& sockets) {
+  constexpr std::string_view kRun = "/skein-run.";
+  constexpr size_t kRandom = 6;  // characters of its name
   std::error_code error;
   std::string target = fs::read_symlink(link, error).string();
-  std::erase_if(target, [](char c) { return c >= '0' && c <= '9'; });
+  const auto socket = sockets.find(target);
+  const bool is_socket = socket != sockets.end();
+  if (is_socket) target = socket->second;
+  if (const size_t run = target.find(kRun); run != std::string::npos) {
+    target.erase(run + kRun.size(), kRandom);
+  }
+  // The state of a connection is a number that counts.
+  if (!is_socket) std::erase_if(target, [](char c) { return c >= '0' && c <= '9'; });
   return target;
 }
 
-void CountDescriptors(int pid, std::map<std::string, size_t>& counts) {
+void CountDescriptors(int pid, const std::map<std::string, std::string>& sockets,
+                      std::map<std::string, size_t>& counts) {
   std::error_code error;
   const std::string program =
       fs::read_symlink(Concat("/proc/", pid, "/exe"), error).filename().string();
   for (fs::directory_iterator at(Concat("/proc/", pid, "/fd"), error), end; !error && at != end;
        at.increment(error)) {
-    ++counts[Concat(program, " ", KindOf(at->path()))];
+    ++counts[Concat(program, " ", KindOf(at->path(), sockets))];
   }
 }
 
@@ -84,6 +122,7 @@ size_t Census::num_descriptors() const {
 
 Census TakeCensus(int root) {
   const std::map<int, Process> all = AllProcesses();
+  const std::map<std::string, std::string> sockets = AllSockets();
   Census census;
   for (const int pid : TreeBelow(all, root)) {
     if (all.at(pid).state == 'Z') {
@@ -91,7 +130,7 @@ Census TakeCensus(int root) {
       continue;
     }
     ++census.processes;
-    CountDescriptors(pid, census.descriptors);
+    CountDescriptors(pid, sockets, census.descriptors);
   }
   return census;
 }

@@ -13,7 +13,7 @@ namespace skein::tests {
 struct Census {
   size_t processes = 0;  // of the tree, its root included
   size_t zombies = 0;    // ended, and not waited for
-  // Open, by program and, for sockets and pipes, kind.
+  // Open, by program and file; of sockets, by protocol and state.
   std::map<std::string, size_t> descriptors;
   size_t num_descriptors() const;
   friend bool operator==(const Census&, const Census&) = default;

@@ -172,6 +172,8 @@ void LiveServer::Start(std::vector<std::string> flags) {
     ::_exit(127);
   }
   skein_ = ProcessHandle(pid);
+  exit_.reset();
+  output_ended_ = false;
   out_ = std::move(out);
   err_ = std::move(err);
   reader_ = std::thread([this] { ReadOutput(); });

@@ -48,7 +48,8 @@ class LiveServer {
   LiveServer(const LiveServer&) = delete;
   LiveServer& operator=(const LiveServer&) = delete;
 
-  // Starts `skein serve` with these flags, on a free port unless they name one.
+  // Starts `skein serve` with these flags, on a free port unless they name one. Again, in the same
+  // directory, when the last one has ended and was waited for.
   void Start(std::vector<std::string> flags = {});
   // The same, until /health is 200. False with the reason in output().
   bool StartReady(std::vector<std::string> flags = {});

@@ -11,7 +11,8 @@ namespace {
 
 const std::vector<std::string> kApis = {"chat", "completions", "messages"};
 const std::vector<std::string> kParseResults = {"ok", "recovered", "malformed", "unclosed"};
-const std::vector<std::string> kFinished = {"stop", "length", "abort", "error", "timeout"};
+const std::vector<std::string> kFinished = {"stop",  "length", "tool_calls",
+                                            "abort", "error",  "timeout"};
 const std::vector<std::string> kRoutes = {"/v1/chat/completions",
                                           "/v1/completions",
                                           "/v1/messages",

@@ -17,7 +17,7 @@ namespace skein::coordinator {
 struct FlightRecord {
   std::string request_id = {};  // as its answer's header has it
   std::string_view route = {};  // a literal
-  std::string_view end = {};    // a literal: stop, length, abort, error, timeout
+  std::string_view end = {};    // a literal: stop, length, tool_calls, abort, error, timeout
   int status = 200;             // of the answer; 499 when the client went away
   int64_t created = 0;          // when it arrived, Unix seconds
   absl::Duration total = {};    // from its arrival to its end

@@ -159,8 +159,9 @@ void Generation::Flush() {
 }
 
 void Generation::Finish() {
-  const bool is_cut = choices_.front().end()->finish_reason == "length";
-  End(is_cut ? "length" : "stop", 200);
+  const std::string& reason = choices_.front().end()->finish_reason;
+  // Literals: records outlive the choice.
+  End(reason == "length" ? "length" : reason == "tool_calls" ? "tool_calls" : "stop", 200);
   if (wants_stream()) {
     const std::string events = TakeEvents();
     exchange_->EndStream(events + writer_->Done(usage()));

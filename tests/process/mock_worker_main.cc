@@ -133,7 +133,8 @@ int Serve(const protocol::LoadedConfig& loaded, const MockSpeed& speed,
 int Run(const std::string& program, const std::vector<std::string>& arguments) {
   protocol::LoadOptions load_options;
   load_options.required = {"model.path", "transport.control_endpoint"};
-  load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index", "predecessor-end"};
+  load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index", "predecessor-end",
+                                "metrics-fd"};
   auto loaded = protocol::LoadConfig(arguments, load_options);
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   Beside(program, "mock-worker.endpoint") >> loaded->config.transport.control_endpoint;

@@ -228,6 +228,20 @@ int MixedLoad::LeaveStream() {
   return result.ok() ? result->status : -1;
 }
 
+void MixedLoad::Crowd(int count) {
+  std::vector<std::thread> clients;
+  for (int i = 0; i < count; ++i) {
+    const auto number = static_cast<uint64_t>(i);
+    clients.emplace_back([this, number] {
+      Send({kText,
+            Text(Prompt(number, number, 32, 32),
+                 R"(,"temperature":0,"max_tokens":450,"ignore_eos":true)"),
+            key_});
+    });
+  }
+  for (std::thread& client : clients) client.join();
+}
+
 void MixedLoad::LeaveStreams(int count) {
   for (int left = 0; left < count;) {
     const int status = LeaveStream();

@@ -42,6 +42,8 @@ class MixedLoad {
   void Start(int clients, Ends ends);
   // Lets every request end, and the clients with them.
   void Stop();
+  // So many requests at once that grow until the cache does not hold them together.
+  void Crowd(int count);
   // Opens so many streams and leaves each after its first tokens.
   void LeaveStreams(int count);
 

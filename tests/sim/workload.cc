@@ -139,6 +139,36 @@ void DrawStorm(SimRandom& random, SimConfig& config) {
   config.every[static_cast<size_t>(Fault::kKillWorker)] = 2 * every / workers;
 }
 
+// Workers that stand still for longer than their lease, again and again, after one that ended of
+// its own doing: nothing of that may count twice.
+void DrawPauses(SimRandom& random, SimConfig& config) {
+  for (DeviceOptions& device : config.workers) {
+    device.step_min = absl::Milliseconds(100);
+    device.step_max = absl::Milliseconds(200);
+  }
+  const auto workers = static_cast<int64_t>(config.workers.size());
+  config.every[static_cast<size_t>(Fault::kCrashWorker)] = absl::Seconds(10);
+  config.every[static_cast<size_t>(Fault::kPauseWorker)] =
+      random.Between(absl::Milliseconds(500), absl::Seconds(3)) / workers;
+  config.horizon = absl::Seconds(20);
+}
+
+// Two lanes, blocks of one token and hardly more than one sequence needs, and many sequences that
+// share a beginning.
+void DrawCrowd(SimRandom& random, SimConfig& config) {
+  config.limits.max_num_batched_tokens = random.Pick(1, 4);
+  for (DeviceOptions& device : config.workers) {
+    protocol::CacheGeometry& geometry = device.geometry;
+    geometry.block_tokens = 1;
+    geometry.num_slots = 6;
+    geometry.num_blocks = geometry.max_model_len + random.Below(3);
+  }
+  config.limits.max_num_seqs = 6;
+  config.num_requests = 24;
+  config.alphabet = random.Pick(1, 2);
+  config.burst_one_in = 2;
+}
+
 void DrawFaults(SimRandom& random, SimConfig& config) {
   // Nothing that a session must not bridge, or anything.
   const bool bridged = random.OneIn(6);
@@ -165,7 +195,11 @@ void DrawFaults(SimRandom& random, SimConfig& config) {
     if (random.OneIn(16)) device.death_one_in = random.Pick(10, 100);
   }
   if (config.poison_one_in > 0 && random.OneIn(2)) DrawTight(random, config);
-  if (config.Has(Fault::kCrashWorker) && random.OneIn(2)) DrawStorm(random, config);
+  if (config.Has(Fault::kCrashWorker) && random.OneIn(2)) {
+    DrawStorm(random, config);
+  } else if (config.Has(Fault::kCrashWorker) && random.OneIn(2)) {
+    DrawPauses(random, config);
+  }
 }
 
 }  // namespace
@@ -201,6 +235,10 @@ SimConfig DrawConfig(SimRandom& random, bool faults) {
   config.rollout.soak = random.Between(absl::Milliseconds(100), absl::Seconds(2));
   config.shutdown_timeout = random.Between(absl::Seconds(1), absl::Seconds(10));
   if (faults) DrawFaults(random, config);
+  const bool one = config.num_groups == 1 && config.num_ranks == 1;
+  if (one && config.limits.lanes == 2 && config.limits.prefix_caching && random.OneIn(2)) {
+    DrawCrowd(random, config);
+  }
   return config;
 }
 

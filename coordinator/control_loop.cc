@@ -298,6 +298,7 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
     const scheduler::SequenceDelta& delta = commit_.deltas[i];
     requests_.Deliver(engine, delta, commit_.TokensOf(delta), commit_.ScoresOf(delta), now);
   }
+  metrics_.engines[engine].Flush();
   metrics_.commit_seconds.Increment(absl::ToDoubleSeconds(context.Now() - now));
 }
 

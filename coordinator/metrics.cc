@@ -356,8 +356,10 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
       request_prompt_tokens(families.request_prompt_tokens.At({engine})),
       request_generation_tokens(families.request_generation_tokens.At({engine})),
       time_to_first_token(families.latency.time_to_first_token.At({engine})),
-      inter_token_latency(families.latency.inter_token_latency.At({engine})),
-      inter_event_latency(families.latency.inter_event_latency.At({engine})),
+      inter_token_latency(families.latency.inter_token_latency.At({engine}),
+                          protocol::InterTokenBounds()),
+      inter_event_latency(families.latency.inter_event_latency.At({engine}),
+                          protocol::InterTokenBounds()),
       e2e_latency(families.latency.e2e_latency.At({engine})),
       queue_time(families.latency.queue_time.At({engine})),
       prefill_time(families.latency.prefill_time.At({engine})),
@@ -374,6 +376,11 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
     preemptions.push_back(families.preemptions.At({engine, reason}));
     preempted_tokens.push_back(families.preempted_tokens.At({engine, reason}));
   }
+}
+
+void GroupMetrics::Flush() {
+  inter_token_latency.Flush();
+  inter_event_latency.Flush();
 }
 
 void GroupMetrics::Add(const scheduler::SchedulerCounters& now,

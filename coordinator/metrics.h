@@ -103,10 +103,14 @@ struct GroupMetrics {
   GroupMetrics(const GroupFamilies& families, std::string_view engine, uint32_t num_drafts);
   // Adds what happened between two readings of the scheduler's counters.
   void Add(const scheduler::SchedulerCounters& now, const scheduler::SchedulerCounters& before);
+  // What was observed per token is in the text from now on.
+  void Flush();
   protocol::Gauge requests_running;
   protocol::Counter prompt_tokens, generation_tokens;
   protocol::Histogram request_prompt_tokens, request_generation_tokens;
-  protocol::Histogram time_to_first_token, inter_token_latency, inter_event_latency;
+  protocol::Histogram time_to_first_token;
+  // Per token: the control thread's alone, flushed with each commit.
+  protocol::HistogramBuffer inter_token_latency, inter_event_latency;
   protocol::Histogram e2e_latency, queue_time, prefill_time, decode_time, inference_time;
   protocol::Histogram time_per_output_token;
   protocol::Gauge kv_blocks_free, kv_blocks_used, kv_blocks_cached, kv_cache_usage;

@@ -123,9 +123,7 @@ void RequestTable::Measure(Request& request, uint32_t number, const SequenceDelt
     engine.prefill_time.Observe(absl::ToDoubleSeconds(now - request.began));
   } else {
     engine.inter_event_latency.Observe(waited);
-    for (uint32_t i = 0; i < delta.num_tokens; ++i) {
-      engine.inter_token_latency.Observe(waited / count);
-    }
+    engine.inter_token_latency.Observe(waited / count, delta.num_tokens);
   }
   request.last_token = now;
   request.generated += delta.num_tokens;

@@ -2,9 +2,11 @@
 // Any thread after declaration. Must never open a socket: the text is served by our own listener.
 #include "protocol/metrics/metrics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 
@@ -123,8 +125,34 @@ double Gauge::value() const { return cell_->Value(); }
 void Histogram::Observe(double value) {
   if (!std::isnan(value)) cell_->Observe(value);
 }
+void Histogram::Add(const std::vector<double>& by_bucket, double sum) {
+  cell_->ObserveMultiple(by_bucket, sum);
+}
 uint64_t Histogram::count() const { return cell_->Collect().histogram.sample_count; }
 double Histogram::sum() const { return cell_->Collect().histogram.sample_sum; }
+
+void HistogramBuffer::Observe(double value, uint32_t times) {
+  if (std::isnan(value)) return;
+  // Most are small: a search from the front is the shortest.
+  size_t bucket = 0;
+  while (bucket < bounds_.size() && bounds_[bucket] < value) ++bucket;
+  pending_[bucket] += times;
+  pending_sum_ += value * times;
+  has_pending_ = true;
+}
+
+void HistogramBuffer::Flush() {
+  if (!has_pending_) return;
+  to_.Add(pending_, pending_sum_);
+  std::fill(pending_.begin(), pending_.end(), 0.0);
+  pending_sum_ = 0;
+  has_pending_ = false;
+}
+
+uint64_t HistogramBuffer::count() const {
+  const double pending = std::accumulate(pending_.begin(), pending_.end(), 0.0);
+  return to_.count() + static_cast<uint64_t>(pending);
+}
 
 template <typename Handle>
 size_t Family<Handle>::IndexOf(std::span<const LabelSet> labels,

@@ -57,11 +57,36 @@ class Histogram {
   using Cell = prometheus::Histogram;
   explicit Histogram(Cell* cell) : cell_(cell) {}
   void Observe(double value);
+  // So many more values in each bucket, the last one above all bounds, and their sum.
+  void Add(const std::vector<double>& by_bucket, double sum);
   uint64_t count() const;
   double sum() const;
 
  private:
   Cell* cell_;
+};
+
+// The observations of one thread, put into their histogram together: for what happens per token,
+// where a shared cell costs more than what it counts.
+class HistogramBuffer {
+ public:
+  // `bounds`: those of the histogram; they outlive the buffer.
+  HistogramBuffer(Histogram to, std::span<const double> bounds)
+      : to_(to), bounds_(bounds), pending_(bounds.size() + 1, 0) {}
+  // So many equal values; NaN is ignored.
+  void Observe(double value, uint32_t times = 1);
+  // What was observed is in the text from now on.
+  void Flush();
+  // With what was not flushed.
+  uint64_t count() const;
+  double sum() const { return to_.sum() + pending_sum_; }
+
+ private:
+  Histogram to_;
+  std::span<const double> bounds_;
+  std::vector<double> pending_;  // by bucket
+  double pending_sum_ = 0;
+  bool has_pending_ = false;
 };
 
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;

@@ -85,6 +85,32 @@ TEST(MetricsTest, HistogramsHaveCumulativeBuckets) {
   EXPECT_THAT(text, HasSubstr("skein_wait_seconds_count 3\n"));
 }
 
+TEST(MetricsTest, ABufferFillsTheSameBucketsWhenItIsFlushed) {
+  MetricsRegistry registry({});
+  const double bounds[] = {0.1, 1};
+  Histogram direct = registry.AddHistogram({"skein_direct_seconds", "Direct."}, bounds);
+  Histogram histogram = registry.AddHistogram({"skein_wait_seconds", "Wait."}, bounds);
+  HistogramBuffer buffer(histogram, bounds);
+  for (const double value : {0.0, 0.1, 0.5, 0.5, 1.0, 7.0, -1.0}) direct.Observe(value);
+  for (const double value : {0.0, 0.1, 1.0, 7.0, -1.0}) buffer.Observe(value);
+  buffer.Observe(0.5, 2);
+  buffer.Observe(std::numeric_limits<double>::quiet_NaN(), 3);
+  EXPECT_EQ(histogram.count(), 0u);
+  EXPECT_EQ(buffer.count(), 7u);
+  for (int flush = 0; flush < 2; ++flush) {
+    buffer.Flush();
+    EXPECT_EQ(histogram.count(), 7u);
+    EXPECT_EQ(buffer.count(), 7u);
+    EXPECT_DOUBLE_EQ(histogram.sum(), direct.sum());
+  }
+  const std::string text = registry.Text();
+  for (const std::string name : {"skein_wait_seconds", "skein_direct_seconds"}) {
+    EXPECT_THAT(text, HasSubstr(name + "_bucket{le=\"0.1\"} 3\n"));
+    EXPECT_THAT(text, HasSubstr(name + "_bucket{le=\"1\"} 6\n"));
+    EXPECT_THAT(text, HasSubstr(name + "_bucket{le=\"+Inf\"} 7\n"));
+  }
+}
+
 TEST(MetricsTest, LabelValuesAreEscaped) {
   MetricsRegistry registry(MetricLabels{{"model_name", "a\"b\\c\nd"}});
   registry.AddGauge({"skein_x", "X."});

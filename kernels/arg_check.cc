@@ -239,10 +239,16 @@ absl::Status CheckArgs(const ExpertLinear::Problem& problem, const ExpertLinear:
   check.View("x", args.x, problem.x_dtype, {kAny, problem.k});
   check.View("y", args.y, problem.y_dtype, {kAny, problem.n});
   CheckScale(check, args.x, args.x_scale, problem.k);
-  check.True(args.w.size() == static_cast<size_t>(problem.num_experts),
-             "w must hold one weight per expert");
+  check.Optional("y_second", args.y_second, problem.y_dtype, {RowsOf(args.y), problem.n});
+  const auto experts = static_cast<size_t>(problem.num_experts);
+  check.True(args.w.size() == experts, "w must hold one weight per expert");
+  check.True(args.w_second.size() == (args.y_second.absent() ? 0 : experts),
+             "w_second must hold one weight per expert with y_second, none without");
   for (const Weight& w : args.w) {
     CheckWeight(check, "w", w, problem.format, problem.n, problem.k, problem.block);
+  }
+  for (const Weight& w : args.w_second) {
+    CheckWeight(check, "w_second", w, problem.format, problem.n, problem.k, problem.block);
   }
   return check.Take();
 }

@@ -358,12 +358,17 @@ struct ExpertLinearKernel {
     if (absl::Status status = scratch.Check(ExpertLinear::kId); !status.ok()) return status;
     if (x_rows == 0) return absl::OkStatus();
     DecodeRows<isa>(args.x, args.x_scale, x_rows, problem.k, problem.format, direct, x, 0, stream);
+    const int64_t products = args.y_second.absent() ? 1 : 2;
+    const int64_t outputs = products * problem.n;  // of an expert
     const int64_t columns = TaskColumns(
-        problem.k, problem.n * std::min<int64_t>(x_rows, problem.num_experts), NumThreads(stream));
-    const int64_t per_expert = CeilDiv(problem.n, columns);
-    const int64_t work = int64_t{offsets[problem.num_experts]} * problem.n * problem.k;
-    ForEachTask(stream, problem.num_experts * per_expert, work, [&](int64_t task, int thread) {
-      const int64_t e = task / per_expert;
+        problem.k, outputs * std::min<int64_t>(x_rows, problem.num_experts), NumThreads(stream));
+    const int64_t per_product = CeilDiv(problem.n, columns);
+    const int64_t tasks = problem.num_experts * products * per_product;
+    const int64_t work = int64_t{offsets[problem.num_experts]} * outputs * problem.k;
+    ForEachTask(stream, tasks, work, [&](int64_t task, int thread) {
+      const int64_t product = task / per_product;
+      const int64_t e = product / products;
+      const bool second = product % products == 1;
       const int64_t begin = offsets[e];
       GemmCall call;
       call.rows = offsets[e + 1] - begin;
@@ -371,10 +376,11 @@ struct ExpertLinearKernel {
       SetRows(x, problem.k, call);
       call.x_first = begin;
       call.x_row = args.source_row.absent() ? nullptr : args.source_row.as<int32_t>() + begin;
-      SetWeight(args.w[static_cast<size_t>(e)], problem.format, problem.block, call);
-      SetOutput(args.y, call);
+      SetWeight((second ? args.w_second : args.w)[static_cast<size_t>(e)], problem.format,
+                problem.block, call);
+      SetOutput(second ? args.y_second : args.y, call);
       call.y += begin * call.y_step;
-      RunColumns<isa>(call, task % per_expert, columns, problem.n,
+      RunColumns<isa>(call, task % per_product, columns, problem.n,
                       panel + PanelFloats(problem.k) * thread);
     });
     return absl::OkStatus();

@@ -73,6 +73,7 @@ struct GroupedLinear {
 //   expert_offset [E+1] i32   assignments [expert_offset[e], expert_offset[e+1]) belong to expert e
 //   source_row    [A] i32     row of x of each assignment; absent: assignment i reads row i
 //   x [T or A, K] and x_scale as in Linear;  w[e] weight of expert e [N, K];  y [A, N]
+//   w_second, y_second        a second product of the same rows, as gate and up; both or neither
 struct ExpertLinear {
   static constexpr OpId kId = OpId::kExpertLinear;
   struct Problem {
@@ -90,6 +91,8 @@ struct ExpertLinear {
     TensorView x, x_scale;
     std::span<const Weight> w;
     TensorView y;
+    std::span<const Weight> w_second;
+    TensorView y_second;
   };
 };
 

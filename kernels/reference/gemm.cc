@@ -151,14 +151,18 @@ struct ExpertLinearKernel {
             args.source_row.absent() ? begin + i : args.source_row.as<int32_t>()[begin + i];
         DecodeActivations(args.x, args.x_scale, row, row * args.x.step(0), k, x.data() + i * k);
       }
-      for (int64_t n = 0; n < problem.n; ++n) {
-        DecodeWeightRow(args.w[static_cast<size_t>(e)], problem.format, problem.block, n, k,
-                        w.data());
-        for (int64_t i = 0; i < count; ++i) {
-          StoreAt(args.y.data, problem.y_dtype, (begin + i) * args.y.step(0) + n,
-                  Dot(x.data() + i * k, w.data(), k));
+      const auto multiply = [&](std::span<const Weight> weights, const TensorView& y) {
+        for (int64_t n = 0; n < problem.n; ++n) {
+          DecodeWeightRow(weights[static_cast<size_t>(e)], problem.format, problem.block, n, k,
+                          w.data());
+          for (int64_t i = 0; i < count; ++i) {
+            StoreAt(y.data, problem.y_dtype, (begin + i) * y.step(0) + n,
+                    Dot(x.data() + i * k, w.data(), k));
+          }
         }
-      }
+      };
+      multiply(args.w, args.y);
+      if (!args.y_second.absent()) multiply(args.w_second, args.y_second);
     }
     return absl::OkStatus();
   }

@@ -61,10 +61,11 @@ constexpr int ScaleBuffers(int k) {
   return left / ScaleBytes(k) < 2 ? left / ScaleBytes(k) : 2;
 }
 
-// Addresses of all experts' weights.
+// Addresses of all experts' weights, those of a second product behind the first's.
 struct ExpertTable {
-  const uint8_t* codes[kMostExperts];
-  const uint8_t* scale[kMostExperts];
+  const uint8_t* codes[2 * kMostExperts];
+  const uint8_t* scale[2 * kMostExperts];
+  int count;
 };
 
 // Activations in the order of products, by tiles of eight rows of one expert: codes of a tile are
@@ -85,16 +86,17 @@ constexpr size_t ArrangedBytes(int64_t places, int64_t k) {
   return static_cast<size_t>(places * (k + k / kGroup * 4));
 }
 
-// All of it travels as a kernel parameter, so a captured call needs no copy.
+// All of it travels as a kernel parameter, so a captured call needs no copy. Weights of a second
+// product follow those of the first.
 struct Parameters {
-  CUtensorMap codes;            // of all experts
-  int32_t place[kMostExperts];  // of an expert in it
-  const uint8_t* scale[kMostExperts];
+  CUtensorMap codes;                // of all weights
+  int32_t place[2 * kMostExperts];  // of a weight in it
+  const uint8_t* scale[2 * kMostExperts];
   Arranged x;
   const int32_t* expert_offset;
-  uint16_t* y;
-  int64_t y_step;
-  int n, k, num_experts, scale_buffers;
+  uint16_t* y[2];
+  int64_t y_step[2];
+  int n, k, num_experts, num_products, scale_buffers;
 };
 
 struct Source {
@@ -107,7 +109,9 @@ struct Source {
   int num_experts, groups, assignments;
   bool aligned;  // rows of x begin at multiples of 16 bytes
 };
-inline constexpr int kArrangeWarps = 8;  // of a block, an assignment each
+// A block brings a tile's worth of assignments, this many groups of each.
+inline constexpr int kArrangeGroups = 32;
+inline constexpr int kArrangeThreads = kTileRows * kArrangeGroups;
 
 __device__ inline uint4 Gather(const uint8_t* from) {
   uint32_t word[4];
@@ -119,50 +123,63 @@ __device__ inline uint4 Gather(const uint8_t* from) {
   return {word[0], word[1], word[2], word[3]};
 }
 
-__global__ void ArrangeKernel(Source from, Arranged to) {
+// Neighbouring threads have neighbouring assignments, whose pieces lie together. What is asked of
+// memory does not wait for each other but for rows.
+__global__ void __launch_bounds__(kArrangeThreads) ArrangeKernel(Source from, Arranged to) {
   cuda::BeginAfterLast();
-  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
-  const int assignment =
-      static_cast<int>(blockIdx.x) * kArrangeWarps + static_cast<int>(threadIdx.x) / cuda::kWarp;
-  if (assignment >= from.assignments) return;
+  __shared__ int offset[kMostExperts + 1];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int assignment = static_cast<int>(blockIdx.x) * kTileRows + thread % kTileRows;
+  const int group = static_cast<int>(blockIdx.y) * kArrangeGroups + thread / kTileRows;
+  int64_t row = -1;
+  if (assignment < from.assignments && group < from.groups) {
+    row = from.row == nullptr ? assignment : from.row[assignment];
+  }
+  for (int e = thread; e <= from.num_experts; e += kArrangeThreads) {
+    offset[e] = from.expert_offset[e];
+  }
+  uint4 low = {}, high = {};
+  uint8_t scale = 0;
+  if (row >= 0) {
+    const uint8_t* x = from.x + row * from.x_step + int64_t{group} * kGroup;
+    low = from.aligned ? *reinterpret_cast<const uint4*>(x) : Gather(x);
+    high = from.aligned ? *reinterpret_cast<const uint4*>(x + 16) : Gather(x + 16);
+    scale = from.scale[row * from.scale_step + group];
+  }
+  __syncthreads();
   // The expert is as many as end at or before the assignment.
   int expert = 0;
-  for (int e = lane; e < from.num_experts; e += cuda::kWarp) {
-    expert += from.expert_offset[e + 1] <= assignment ? 1 : 0;
+  for (int count = from.num_experts; count > 0;) {
+    const int half = count / 2;
+    const bool before = offset[expert + half + 1] <= assignment;
+    expert += before ? half + 1 : 0;
+    count = before ? count - half - 1 : half;
   }
-  expert = cuda::WarpSum(expert);
-  const int64_t row = from.row == nullptr ? assignment : from.row[assignment];
-  if (expert == from.num_experts || row < 0) return;
-  const int offset = from.expert_offset[expert];
-  const int place = assignment - offset + PlaceOf(expert, offset);
-  const int64_t tile = place / kTileRows;
-  uint8_t* codes = to.codes + (tile * from.groups * 32 + place % kTileRows * 2) * kTileRows;
-  float* scale = to.scale + tile * from.groups * kTileRows + place % kTileRows;
-  for (int group = lane; group < from.groups; group += cuda::kWarp) {
-    const uint8_t* x = from.x + row * from.x_step + int64_t{group} * kGroup;
-    const uint4 low = from.aligned ? *reinterpret_cast<const uint4*>(x) : Gather(x);
-    const uint4 high = from.aligned ? *reinterpret_cast<const uint4*>(x + 16) : Gather(x + 16);
-    auto* even = reinterpret_cast<uint4*>(codes + int64_t{group} * (32 * kTileRows));
-    *even = {__byte_perm(low.x, low.y, 0x6420), __byte_perm(low.z, low.w, 0x6420),
-             __byte_perm(high.x, high.y, 0x6420), __byte_perm(high.z, high.w, 0x6420)};
-    even[kTileRows] = {__byte_perm(low.x, low.y, 0x7531), __byte_perm(low.z, low.w, 0x7531),
-                       __byte_perm(high.x, high.y, 0x7531), __byte_perm(high.z, high.w, 0x7531)};
-    scale[group * kTileRows] = DecodeE8m0(from.scale[row * from.scale_step + group]);
-  }
+  if (row < 0 || expert == from.num_experts) return;
+  const int place = assignment - offset[expert] + PlaceOf(expert, offset[expert]);
+  const int64_t at = int64_t{place / kTileRows} * from.groups + group;  // a group of a tile
+  auto* even = reinterpret_cast<uint4*>(to.codes) + at * (2 * kTileRows) + place % kTileRows;
+  *even = {__byte_perm(low.x, low.y, 0x6420), __byte_perm(low.z, low.w, 0x6420),
+           __byte_perm(high.x, high.y, 0x6420), __byte_perm(high.z, high.w, 0x6420)};
+  even[kTileRows] = {__byte_perm(low.x, low.y, 0x7531), __byte_perm(low.z, low.w, 0x7531),
+                     __byte_perm(high.x, high.y, 0x7531), __byte_perm(high.z, high.w, 0x7531)};
+  to.scale[at * kTileRows + place % kTileRows] = DecodeE8m0(scale);
 }
 
-// Where a warp is: up to 32 rows of an expert, for a block of channels.
+// Where a warp is: up to 32 rows of an expert, for a block of channels of one of its products.
 struct Cursor {
-  int item, n0, first, begin, end, live;
+  int item, product, n0, first, begin, end, live;
 };
 
 struct Work {
-  int items, blocks, slices;
+  int items, products, blocks, slices;
 
   __device__ void Open(Cursor& at, const Shared& shared) const {
     if (at.item >= items) return;
-    at.live = at.item / blocks;
-    at.n0 = (at.item - at.live * blocks) * kBlockRows;
+    const int whole = at.item / blocks;  // products before
+    at.n0 = (at.item - whole * blocks) * kBlockRows;
+    at.live = products == 1 ? whole : whole / 2;
+    at.product = whole - at.live * products;
     at.first = at.begin = shared.first[at.live];
     at.end = shared.first[at.live + 1];
   }
@@ -218,6 +235,8 @@ struct Slice {
   const Cursor& at;
   int expert, index;
 
+  __device__ int weight() const { return expert + at.product * p.num_experts; }
+
   __device__ int groups() const { return p.k / kGroup; }
   __device__ uint32_t here() const {
     return static_cast<uint32_t>(min(kGroups, groups() - index * kGroups));
@@ -232,7 +251,7 @@ struct Slice {
     const uint32_t barrier = SharedAddress(full);
     ArriveExpecting(barrier, static_cast<uint32_t>(sizeof(stage.codes)) +
                                  static_cast<uint32_t>(tiles()) * (code_bytes() + scale_bytes()));
-    CopyBox(SharedAddress(stage.codes), p.codes, index * (kSlice / 2), p.place[expert], at.n0,
+    CopyBox(SharedAddress(stage.codes), p.codes, index * (kSlice / 2), p.place[weight()], at.n0,
             barrier);
   }
   __device__ void AskRows(Stage& stage, uint64_t* full) const {
@@ -273,7 +292,8 @@ __device__ inline void Fill(const Parameters& p, const Work& work, Shared& share
   while (at.item < work.items) {
     const int expert = shared.expert[at.live];
     WaitForPhase(SharedAddress(&shared.scale_empty[buffer]), parity);
-    FillScales(p.scale[expert] + int64_t{at.n0} * groups, min(kBlockRows, p.n - at.n0) * groups,
+    FillScales(p.scale[Slice{p, at, expert, 0}.weight()] + int64_t{at.n0} * groups,
+               min(kBlockRows, p.n - at.n0) * groups,
                scales + buffer * static_cast<uint32_t>(ScaleBytes(p.k)),
                &shared.scale_full[buffer]);
     if (++buffer == static_cast<uint32_t>(p.scale_buffers)) {
@@ -310,7 +330,7 @@ __device__ inline float ScaleOf(uint32_t bytes, int i) {
 // slice's scales of the lane's upper channel, `lower` bytes lead to its lower one.
 template <int kUsed, int kCount>
 __device__ void AddGroups(const Stage& stage, const uint8_t* scales, int lower,
-                          float (&sum)[kMostRows / 2]) {
+                          float (&sum)[kUsed * 4]) {
   const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp;
   const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
   const int row = warp * 16 + lane % 16;
@@ -324,7 +344,9 @@ __device__ void AddGroups(const Stage& stage, const uint8_t* scales, int lower,
     scale[1][i] = *reinterpret_cast<const uint32_t*>(scales + lower + 4 * i);
   }
   const float* x_scale = &stage.x_scale[0][0][lane % 4 * 2];
-  float part[2][kUsed * 4];
+  // Products under way, as far as registers go.
+  constexpr int kDepth = kUsed == 1 ? 4 : kUsed == 2 ? 3 : 2;
+  float part[kDepth][kUsed * 4];
   const auto add = [&](int g) {
     const auto x_scales = [&](int tile) {
       return *reinterpret_cast<const float2*>(x_scale + (tile * kGroups + g) * kTileRows);
@@ -334,18 +356,23 @@ __device__ void AddGroups(const Stage& stage, const uint8_t* scales, int lower,
     float2 early[kEarly];
 #pragma unroll
     for (int tile = 0; tile < kEarly; ++tile) early[tile] = x_scales(tile);
-    if (g + 1 < kCount) {
+    const int behind = kCount - 1 - g;  // products after this one
+    if (behind >= kDepth - 1) {
+      wgmma::Wait<kDepth - 1>();
+    } else if (behind == 2) {
+      wgmma::Wait<2>();
+    } else if (behind == 1) {
       wgmma::Wait<1>();
     } else {
       wgmma::Wait<0>();
     }
-    wgmma::Settle(part[g % 2]);
+    wgmma::Settle(part[g % kDepth]);
     const float upper = ScaleOf(scale[0][g / 4], g % 4);
     const float under = ScaleOf(scale[1][g / 4], g % 4);
 #pragma unroll
     for (int tile = 0; tile < kUsed; ++tile) {
       const float2 s = tile < kEarly ? early[tile] : x_scales(tile);
-      const float* from = part[g % 2] + tile * 4;
+      const float* from = part[g % kDepth] + tile * 4;
       float* to = sum + tile * 4;
       to[0] = fmaf(from[0], upper * s.x, to[0]);
       to[1] = fmaf(from[1], upper * s.y, to[1]);
@@ -354,7 +381,7 @@ __device__ void AddGroups(const Stage& stage, const uint8_t* scales, int lower,
     }
   };
   uint32_t raw[4];
-  uint32_t a[2][4];
+  uint32_t a[kDepth][4];
 #pragma unroll
   for (int g = 0; g < kCount; ++g) {
     if (g % 2 == 0) {
@@ -362,40 +389,54 @@ __device__ void AddGroups(const Stage& stage, const uint8_t* scales, int lower,
                    : "=r"(raw[0]), "=r"(raw[1]), "=r"(raw[2]), "=r"(raw[3])
                    : "r"(codes + ((piece ^ static_cast<uint32_t>(g)) << 4)));
     }
-    Spread(raw[g % 2 * 2], a[g % 2][0], a[g % 2][2]);
-    Spread(raw[g % 2 * 2 + 1], a[g % 2][1], a[g % 2][3]);
+    uint32_t(&spread)[4] = a[g % kDepth];
+    Spread(raw[g % 2 * 2], spread[0], spread[2]);
+    Spread(raw[g % 2 * 2 + 1], spread[1], spread[3]);
     wgmma::Fence();
-    wgmma::Product(part[g % 2], a[g % 2], wgmma::Advance(x, static_cast<uint32_t>(g * 256)));
+    wgmma::Product(part[g % kDepth], spread, wgmma::Advance(x, static_cast<uint32_t>(g * 256)));
     wgmma::Commit();
-    if (g > 0) add(g - 1);
+    if (g >= kDepth - 1) add(g - (kDepth - 1));
   }
-  add(kCount - 1);
+#pragma unroll
+  for (int g = kCount - (kDepth - 1); g < kCount; ++g) add(g);
 }
 
+// Rounds and stores sums.
 template <int kUsed>
-__device__ void AddStage(const Stage& stage, const uint8_t* scales, int lower, int groups,
-                         float (&sum)[kMostRows / 2]) {
-  if (groups < kGroups) {
-    AddGroups<kUsed, kGroups / 2>(stage, scales, lower, sum);
-  } else {
-    AddGroups<kUsed, kGroups>(stage, scales, lower, sum);
-  }
-}
-
-// Rounds and stores the sums of a tile and clears them.
-__device__ inline void StoreTile(const Parameters& p, const Cursor& at,
-                                 float (&sum)[kMostRows / 2]) {
+__device__ void StoreSums(const Parameters& p, const Cursor& at, const float (&sum)[kUsed * 4]) {
   const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
   const int n = at.n0 + static_cast<int>(threadIdx.x) / cuda::kWarp * 16 + lane / 4;
+  uint16_t* y = p.y[at.product];
+  const int64_t step = p.y_step[at.product];
 #pragma unroll
-  for (int i = 0; i < kMostRows / 2; ++i) {
+  for (int i = 0; i < kUsed * 4; ++i) {
     const int t = at.begin + i / 4 * 8 + lane % 4 * 2 + i % 2;
     const int channel = n + i / 2 % 2 * 8;
-    if (t < at.end && channel < p.n) {
-      p.y[t * p.y_step + channel] = EncodeBf16(sum[i] * kCodeScale);
-    }
-    sum[i] = 0;
+    if (t < at.end && channel < p.n) y[t * step + channel] = EncodeBf16(sum[i] * kCodeScale);
   }
+}
+
+// One item, its rows in kUsed tiles of eight.
+template <int kUsed>
+__device__ void MultiplyItem(const Parameters& p, const Cursor& at, Shared& shared,
+                             const uint8_t* scale, Ring<kStages>& ring) {
+  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
+  const int groups = p.k / kGroup;
+  float sum[kUsed * 4] = {};
+  for (int left = groups; left > 0; left -= kGroups) {
+    WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
+    const Stage& stage = shared.stage[Uniform(ring.stage)];
+    if (left < kGroups) {
+      AddGroups<kUsed, kGroups / 2>(stage, scale, 8 * groups, sum);
+    } else {
+      AddGroups<kUsed, kGroups>(stage, scale, 8 * groups, sum);
+    }
+    __syncwarp();
+    if (lane == 0) Arrive(SharedAddress(&shared.empty[ring.stage]));
+    ring.Advance();
+    scale += kGroups;
+  }
+  StoreSums<kUsed>(p, at, sum);
 }
 
 // The warps that multiply.
@@ -405,7 +446,6 @@ __device__ inline void Multiply(const Parameters& p, const Work& work, Shared& s
   const int groups = p.k / kGroup;
   const uint8_t* own =
       scales + (static_cast<int>(threadIdx.x) / cuda::kWarp * 16 + lane / 4) * groups;
-  float sum[kMostRows / 2] = {};
   Cursor at = {};
   at.item = static_cast<int>(blockIdx.x);
   work.Open(at, shared);
@@ -415,28 +455,18 @@ __device__ inline void Multiply(const Parameters& p, const Work& work, Shared& s
     const int rows = at.end - at.begin;
     WaitForPhase(SharedAddress(&shared.scale_full[buffer]), parity);
     const uint8_t* scale = own + buffer * static_cast<uint32_t>(ScaleBytes(p.k));
-    for (int slice = 0; slice < work.slices; ++slice) {
-      WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
-      const Stage& stage = shared.stage[ring.stage];
-      const int left = groups - slice * kGroups;
-      if (rows <= 8) {
-        AddStage<1>(stage, scale, 8 * groups, left, sum);
-      } else if (rows <= 16) {
-        AddStage<2>(stage, scale, 8 * groups, left, sum);
-      } else {
-        AddStage<4>(stage, scale, 8 * groups, left, sum);
-      }
-      __syncwarp();
-      if (lane == 0) Arrive(SharedAddress(&shared.empty[ring.stage]));
-      ring.Advance();
-      scale += kGroups;
+    if (rows <= 8) {
+      MultiplyItem<1>(p, at, shared, scale, ring);
+    } else if (rows <= 16) {
+      MultiplyItem<2>(p, at, shared, scale, ring);
+    } else {
+      MultiplyItem<4>(p, at, shared, scale, ring);
     }
     if (lane == 0) Arrive(SharedAddress(&shared.scale_empty[buffer]));
     if (++buffer == static_cast<uint32_t>(p.scale_buffers)) {
       buffer = 0;
       parity ^= 1;
     }
-    StoreTile(p, at, sum);
     work.Advance(at, shared);
   }
 }
@@ -461,7 +491,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   Work work;
   work.blocks = (p.n + kBlockRows - 1) / kBlockRows;
   work.slices = (p.k + kSlice - 1) / kSlice;
-  work.items = FindLive(p, shared) * work.blocks;  // ends with a barrier
+  work.products = p.num_products;
+  work.items = FindLive(p, shared) * work.products * work.blocks;  // ends with a barrier
   if (static_cast<int>(threadIdx.x) / cuda::kWarp < kMultiplyWarps) {
     Multiply(p, work, shared, scales);
   } else {

@@ -278,19 +278,30 @@ struct GroupedLinearOp {
   }
 };
 
-// A block per expert and tile of channels goes over the expert's rows.
+// Where the second product goes.
+struct Output {
+  uint16_t* y;
+  int64_t step;
+};
+
+// A block per expert, product and tile of channels goes over the expert's rows.
 template <int kTileT>
 __global__ void __launch_bounds__(kThreads)
-    ExpertTileKernel(const __grid_constant__ ExpertTable table, TileWork work,
+    ExpertTileKernel(const __grid_constant__ ExpertTable table, TileWork work, Output second,
                      const int32_t* expert_offset) {
   cuda::BeginAfterLast();
   __shared__ uint16_t w_tile[kTileN * any::kStride];
   __shared__ uint16_t x_tile[kTileT * any::kStride];
   const int e = static_cast<int>(blockIdx.y);
+  const int weight = e + static_cast<int>(blockIdx.z * gridDim.y);
   work.begin = expert_offset[e];
   work.end = expert_offset[e + 1];
-  work.w.codes = table.codes[e];
-  work.w.scale = table.scale[e];
+  work.w.codes = table.codes[weight];
+  work.w.scale = table.scale[weight];
+  if (blockIdx.z == 1) {
+    work.y = second.y;
+    work.y_step = second.step;
+  }
   for (int64_t t0 = work.begin; t0 < work.end; t0 += kTileT) {
     any::ComputeTile<kTileT>(work, int64_t{blockIdx.x} * kTileN, t0, w_tile, x_tile);
   }
@@ -315,12 +326,11 @@ struct ExpertLinearOp {
     return problem.format == WeightFormat::kE2m1Row32 && problem.x_dtype == DType::kE4m3 &&
            problem.k % (4 * fp4::kGroup) == 0 && fp4::ScaleBuffers(problem.k) > 0;
   }
-  static absl::Status CheckAligned(const ExpertTable& table, size_t experts, int k,
-                                   const WeightView& first) {
+  static absl::Status CheckAligned(const ExpertTable& table, int k, const WeightView& first) {
     auto all = static_cast<uintptr_t>(first.codes_step);
-    for (size_t e = 0; e < experts; ++e) {
-      all |= reinterpret_cast<uintptr_t>(table.codes[e]);
-      all |= reinterpret_cast<uintptr_t>(table.scale[e]);
+    for (int i = 0; i < table.count; ++i) {
+      all |= reinterpret_cast<uintptr_t>(table.codes[i]);
+      all |= reinterpret_cast<uintptr_t>(table.scale[i]);
     }
     return all % 16 == 0 && first.scale_step == k / fp4::kGroup
                ? absl::OkStatus()
@@ -328,23 +338,23 @@ struct ExpertLinearOp {
                      "expert_linear: e2m1 rows of whole 128 inputs and scales must be aligned to "
                      "16 bytes, scales without gaps");
   }
-  // One map for all experts: each is at a multiple of a step that divides all distances and the
+  // One map for all weights: each is at a multiple of a step that divides all distances and the
   // distance of rows.
   static absl::Status MapCodes(const ExpertLinear::Problem& problem, const ExpertTable& table,
-                               size_t experts, int64_t codes_step, fp4::Parameters& p) {
-    const uint8_t* lowest = *std::min_element(table.codes, table.codes + experts);
+                               int64_t codes_step, fp4::Parameters& p) {
+    const uint8_t* lowest = *std::min_element(table.codes, table.codes + table.count);
     auto step = static_cast<uint64_t>(codes_step);
     uint64_t farthest = 0;
-    for (size_t e = 0; e < experts; ++e) {
-      const auto distance = static_cast<uint64_t>(table.codes[e] - lowest);
+    for (int i = 0; i < table.count; ++i) {
+      const auto distance = static_cast<uint64_t>(table.codes[i] - lowest);
       step = std::gcd(step, distance);
       farthest = std::max(farthest, distance);
     }
     if (farthest / step >= uint64_t{1} << 31) {
       return absl::InvalidArgumentError("expert_linear: experts lie too far apart");
     }
-    for (size_t e = 0; e < experts; ++e) {
-      p.place[e] = static_cast<int32_t>(static_cast<uint64_t>(table.codes[e] - lowest) / step);
+    for (int i = 0; i < table.count; ++i) {
+      p.place[i] = static_cast<int32_t>(static_cast<uint64_t>(table.codes[i] - lowest) / step);
     }
     return MapRows(lowest, problem.k / 2, problem.n, codes_step, fp4::kBlockRows, p.codes,
                    farthest / step + 1, step);
@@ -363,25 +373,26 @@ struct ExpertLinearOp {
     from.groups = problem.k / fp4::kGroup;
     from.assignments = static_cast<int>(args.y.dim(0));
     from.aligned = from.x_step % 16 == 0 && reinterpret_cast<uintptr_t>(from.x) % 16 == 0;
-    const dim3 grid(BlocksFor(from.assignments, fp4::kArrangeWarps));
-    return cuda::Launch(ExpertLinear::kId, fp4::ArrangeKernel, grid, fp4::kArrangeWarps * kWarp, 0,
+    const dim3 grid(BlocksFor(from.assignments, fp4::kTileRows),
+                    BlocksFor(from.groups, fp4::kArrangeGroups));
+    return cuda::Launch(ExpertLinear::kId, fp4::ArrangeKernel, grid, fp4::kArrangeThreads, 0,
                         stream, from, to);
   }
   static absl::Status RunFp4(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
-                             const ExpertTable& table, const TileWork& work, Workspace workspace,
-                             DeviceStream stream) {
-    if (absl::Status status = CheckAligned(table, args.w.size(), problem.k, work.w); !status.ok()) {
-      return status;
-    }
+                             const ExpertTable& table, const TileWork& work, Output second,
+                             Workspace workspace, DeviceStream stream) {
+    if (absl::Status status = CheckAligned(table, problem.k, work.w); !status.ok()) return status;
     fp4::Parameters p;
-    if (absl::Status status = MapCodes(problem, table, args.w.size(), work.w.codes_step, p);
-        !status.ok()) {
+    if (absl::Status status = MapCodes(problem, table, work.w.codes_step, p); !status.ok()) {
       return status;
     }
-    std::copy(table.scale, table.scale + args.w.size(), p.scale);
+    std::copy(table.scale, table.scale + table.count, p.scale);
     p.expert_offset = args.expert_offset.as<int32_t>();
-    p.y = work.y;
-    p.y_step = work.y_step;
+    p.num_products = table.count / problem.num_experts;
+    p.y[0] = work.y;
+    p.y_step[0] = work.y_step;
+    p.y[1] = second.y;
+    p.y_step[1] = second.step;
     p.n = problem.n;
     p.k = problem.k;
     p.num_experts = problem.num_experts;
@@ -394,7 +405,7 @@ struct ExpertLinearOp {
     p.x.scale = reinterpret_cast<float*>(p.x.codes + places * problem.k);
     status = Arrange(problem, args, p.x, stream);
     if (!status.ok()) return status;
-    const int64_t most = int64_t{problem.num_experts} * BlocksFor(problem.n, fp4::kBlockRows);
+    const int64_t most = int64_t{table.count} * BlocksFor(problem.n, fp4::kBlockRows);
     const int64_t resident = 2 * int64_t{cuda::Multiprocessors()};
     const dim3 grid(static_cast<unsigned>(std::min(most, resident)));
     const size_t shared =
@@ -410,14 +421,18 @@ struct ExpertLinearOp {
     if (assignments == 0) return absl::OkStatus();
     ExpertTable table = {};
     const WeightView first = MakeWeight(args.w[0], problem.format, problem.block);
-    for (size_t e = 0; e < args.w.size(); ++e) {
-      const WeightView w = MakeWeight(args.w[e], problem.format, problem.block);
-      if (w.codes_step != first.codes_step || w.scale_step != first.scale_step) {
-        return absl::InvalidArgumentError("expert_linear: experts have different row strides");
+    for (const std::span<const Weight> weights : {args.w, args.w_second}) {
+      for (const Weight& weight : weights) {
+        const WeightView w = MakeWeight(weight, problem.format, problem.block);
+        if (w.codes_step != first.codes_step || w.scale_step != first.scale_step) {
+          return absl::InvalidArgumentError("expert_linear: experts have different row strides");
+        }
+        table.codes[table.count] = w.codes;
+        table.scale[table.count++] = w.scale;
       }
-      table.codes[e] = w.codes;
-      table.scale[e] = w.scale;
     }
+    Output second = {};
+    if (!args.y_second.absent()) second = {args.y_second.as<uint16_t>(), args.y_second.step(0)};
     const TileWork work{first,
                         problem.n,
                         problem.k,
@@ -428,11 +443,12 @@ struct ExpertLinearOp {
                         args.y.as<uint16_t>(),
                         args.y.step(0)};
     const int64_t per_expert = assignments / problem.num_experts + 1;
-    if (IsFp4(problem)) return RunFp4(problem, args, table, work, workspace, stream);
+    if (IsFp4(problem)) return RunFp4(problem, args, table, work, second, workspace, stream);
     return WithTile(per_expert, [&](auto tile) {
-      const dim3 grid(BlocksFor(problem.n, kTileN), static_cast<unsigned>(problem.num_experts));
+      const dim3 grid(BlocksFor(problem.n, kTileN), static_cast<unsigned>(problem.num_experts),
+                      static_cast<unsigned>(table.count / problem.num_experts));
       return cuda::Launch(ExpertLinear::kId, ExpertTileKernel<tile()>, grid, kThreads, 0, stream,
-                          table, work, args.expert_offset.as<int32_t>());
+                          table, work, second, args.expert_offset.as<int32_t>());
     });
   }
 };

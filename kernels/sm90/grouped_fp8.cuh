@@ -182,7 +182,7 @@ __device__ void Multiply(const Parameters& p, typename Tile<kRows>::Shared& shar
     for (int i = 0; i < kSlice / kUnit; ++i) scale[i] = ahead[i];
     if (slice + 1 < end) fetch(slice + 1);
     WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
-    const auto& stage = shared.stage[ring.stage];
+    const auto& stage = shared.stage[Uniform(ring.stage)];
     uint32_t a[2][4];
 #pragma unroll
     for (int step = 0; step < kSlice / kStep; ++step) {

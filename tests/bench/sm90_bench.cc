@@ -124,22 +124,27 @@ Experts MakeExperts(int count, int n, int k) {
   return out;
 }
 
+// With a second product its weights are the second half of the experts'.
 void BenchExperts(Setting& setting, const std::string& name, const Experts& experts, int tokens,
-                  const Routing& routing) {
+                  const Routing& routing, int products = 1) {
   if (!Wanted(setting, name)) return;
-  const int n = experts.n, k = experts.k;
+  const int n = experts.n, k = experts.k, count = experts.count / products;
   const auto rows = static_cast<int64_t>(routing.source.size());
   ExpertLinear::Args args;
-  args.expert_offset = MakeView(Upload(routing.offset), DType::kI32, {experts.count + 1});
+  args.expert_offset = MakeView(Upload(routing.offset), DType::kI32, {count + 1});
   args.source_row = MakeView(Upload(routing.source), DType::kI32, {rows});
   args.x = MakeView(RandomBytes(static_cast<size_t>(tokens * k)), DType::kE4m3, {tokens, k});
   args.x_scale = MakeView(RandomBytes(static_cast<size_t>(tokens * k / 32), 117), DType::kE8m0,
                           {tokens, k / 32});
-  args.w = experts.weights;
+  args.w = std::span(experts.weights).first(static_cast<size_t>(count));
   args.y = MakeView(Allocate(static_cast<size_t>(rows * n) * 2), DType::kBf16, {rows, n});
+  if (products == 2) {
+    args.w_second = std::span(experts.weights).last(static_cast<size_t>(count));
+    args.y_second = MakeView(Allocate(static_cast<size_t>(rows * n) * 2), DType::kBf16, {rows, n});
+  }
   const WeightFormat format = WeightFormat::kE2m1Row32;
   const ExpertLinear::Problem problem{
-      experts.count, n, k, format, 32, DType::kE4m3, DType::kBf16, static_cast<int>(rows)};
+      count, n, k, format, 32, DType::kE4m3, DType::kBf16, static_cast<int>(rows)};
   const auto* variant = setting.registry.Find<ExpertLinear>("sm90");
   Check(variant->supports(problem));
   const size_t scratch = variant->workspace_bytes(problem);
@@ -159,7 +164,7 @@ void BenchExperts(Setting& setting, const std::string& name, const Experts& expe
     error = std::max(error, ProductError(row, experts.weights[e], n, k, true));
   }
   const double weight = static_cast<double>(n) * k * 17 / 32;
-  Measure(setting, name, error, routing.touched * weight, call);
+  Measure(setting, name, error, products * routing.touched * weight, call);
 }
 
 void BenchRouted(Setting& setting, int n, int k) {
@@ -185,6 +190,16 @@ void BenchEven(Setting& setting, int count, int n, int k) {
                  "grouped_fp4_" + std::to_string(count) + "x" + std::to_string(n) + "x" +
                      std::to_string(k) + "_m" + std::to_string(rows),
                  experts, count * rows, Layout(all));
+  }
+  // Gate and up of half as many.
+  for (const int rows : {1, 8, 16, 32}) {
+    const int half = count / 2;
+    std::vector<std::vector<int32_t>> all(static_cast<size_t>(half));
+    for (int t = 0; t < half * rows; ++t) all[static_cast<size_t>(t % half)].push_back(t);
+    BenchExperts(setting,
+                 "grouped_fp4_" + std::to_string(half) + "x2x" + std::to_string(n) + "x" +
+                     std::to_string(k) + "_m" + std::to_string(rows),
+                 experts, half * rows, Layout(all), 2);
   }
   Check(cudaFree(experts.codes));
   Check(cudaFree(experts.scales));

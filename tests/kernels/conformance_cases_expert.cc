@@ -54,7 +54,7 @@ Instance MoeLayoutCall(const Rows& rows, int chosen) {
 // Assignment i is row i, of expert 2 * (place in sorted order / 4): experts are consecutive and
 // every second one is empty. The expert depends on the id, so ids are grouped by it first.
 Instance ExpertLinearCall(const Rows& rows, WeightFormat format, bool with_source, int n = 37,
-                          int k = 160) {
+                          int k = 160, int products = 1) {
   CallBuilder call(rows);
   const auto expert_of = [](uint32_t id) { return id / 16 * 2 % 8; };
   std::vector<int64_t> order;
@@ -78,15 +78,19 @@ Instance ExpertLinearCall(const Rows& rows, WeightFormat format, bool with_sourc
   args.x = call.In(DType::kE4m3, {k}, Draw::kE4m3);
   args.x_scale = call.In(DType::kE8m0, {k / 32}, Draw::kScale);
   auto weights = std::make_shared<std::vector<Weight>>();
-  for (int e = 0; e < 8; ++e) {
+  for (int e = 0; e < 8 * products; ++e) {
     const bool packed = format == WeightFormat::kE2m1Row32;
     weights->push_back(
         {call.Shared(packed ? DType::kE2m1x2 : DType::kE4m3, {n, packed ? k / 2 : k},
                      packed ? Draw::kE2m1 : Draw::kE4m3),
          call.Shared(DType::kE8m0, {packed ? n : (n + 31) / 32, k / 32}, Draw::kScale)});
   }
-  args.w = *weights;
+  args.w = std::span(*weights).first(8);
   args.y = call.Out("y", kBf16, {n}, Tolerance::kProduct);
+  if (products == 2) {
+    args.w_second = std::span(*weights).last(8);
+    args.y_second = call.Out("y_second", kBf16, {n}, Tolerance::kProduct);
+  }
   Instance instance = call.Finish<ExpertLinear>(
       {8, n, k, format, 32, DType::kE4m3, kBf16, static_cast<int>(rows.size())}, args);
   // The weights' vector lives as long as the call.
@@ -173,6 +177,11 @@ void AddExpertCases(std::vector<Case>& cases) {
     cases.push_back({OpId::kExpertLinear, name + " wide", [format](const Rows& rows) {
                        return ExpertLinearCall(rows, format, false, 150, 1152);
                      }});
+    for (const auto& [end, n, k] : {std::tuple(" two", 37, 160), {" two wide", 300, 1152}}) {
+      cases.push_back({OpId::kExpertLinear, name + end, [=](const Rows& rows) {
+                         return ExpertLinearCall(rows, format, false, n, k, 2);
+                       }});
+    }
   }
 }
 

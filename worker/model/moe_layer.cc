@@ -120,13 +120,9 @@ absl::Status MoeLayer::Products(const TensorView& x, const TensorView& scale,
                              .x = x,
                              .x_scale = scale,
                              .w = weights_.w1,
-                             .y = Rows(scratch_.gate, places)}));
-  SKEIN_RETURN_IF_ERROR(up_({.expert_offset = offset,
-                             .source_row = source,
-                             .x = x,
-                             .x_scale = scale,
-                             .w = weights_.w3,
-                             .y = Rows(scratch_.up, places)}));
+                             .y = Rows(scratch_.gate, places),
+                             .w_second = weights_.w3,
+                             .y_second = Rows(scratch_.up, places)}));
   SKEIN_RETURN_IF_ERROR(activate_({.gate = Rows(scratch_.gate, places),
                                    .up = Rows(scratch_.up, places),
                                    .y = Rows(scratch_.inner, places),
@@ -139,7 +135,9 @@ absl::Status MoeLayer::Products(const TensorView& x, const TensorView& scale,
                 .x = codes_ ? inner.codes : inner.x,
                 .x_scale = codes_ ? inner.scale : TensorView{},
                 .w = weights_.w2,
-                .y = Rows(scratch_.routed, places)});
+                .y = Rows(scratch_.routed, places),
+                .w_second = {},
+                .y_second = {}});
 }
 
 absl::Status MoeLayer::RunSharded(const LinearInput& in, int rows) const {

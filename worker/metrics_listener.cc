@@ -8,14 +8,11 @@
 namespace skein::worker {
 namespace {
 
-// A few scrapers keep their connections; the rest of the world gets 503.
+// A few scrapers; the rest of the world gets 503.
 constexpr size_t kConnectionsMax = 32;
 constexpr size_t kConnectionsPerAddressMax = 8;
 constexpr size_t kHeadBytesMax = 8 * 1024;
 constexpr size_t kBodyBytesMax = 1024;
-// Longer than the pause between two scrapes.
-constexpr std::chrono::milliseconds kKeptFor{150'000};
-
 protocol::HttpLimits Limits(std::chrono::milliseconds slowest) {
   protocol::HttpLimits limits;
   limits.connections_max = kConnectionsMax;
@@ -26,7 +23,8 @@ protocol::HttpLimits Limits(std::chrono::milliseconds slowest) {
   limits.head_timeout = slowest;
   limits.body_grace = slowest;
   limits.write_timeout = slowest;
-  limits.keep_alive_timeout = kKeptFor;
+  // Who takes a place and asks nothing gives it up; a scraper makes a new connection.
+  limits.keep_alive_timeout = slowest;
   return limits;
 }
 

@@ -137,6 +137,34 @@ TEST_F(MetricsListenerTest, OneAddressTakesAHandfulOfConnections) {
   many.clear();
 }
 
+TEST_F(MetricsListenerTest, PlacesThatAreTakenAndNotUsedAreGivenUp) {
+  Listen("skein_x 1\n", std::chrono::milliseconds(300));
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 8; ++i) {
+    idle.push_back(std::make_unique<RawClient>(listener_->port()));
+    if (i % 2 == 0) idle.back()->Send("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  }
+  for (const auto& client : idle) client->ReadToEnd();
+  EXPECT_EQ(Get("/metrics").status, 200);
+}
+
+TEST_F(MetricsListenerTest, OddTargetsAreNothing) {
+  Listen();
+  for (const char* target : {"//metrics", "/metrics%00", "/%6detrics", "/metrics;a", "/METRICS"}) {
+    EXPECT_EQ(Get(target).status, 404) << target;
+  }
+  for (const char* head :
+       {"GET http://evil/metrics HTTP/1.1\r\nHost: x\r\n\r\n", "GET * HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /metrics HTTP/1.1\r\n\r\n", "GET /metrics\r\n\r\n",
+        "GET /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: "
+        "3\r\n\r\n",
+        "GET /metrics HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n"}) {
+    const RawClient client(listener_->port());
+    client.Send(head);
+    EXPECT_THAT(client.ReadToEnd(), StartsWith("HTTP/1.1 4")) << head;
+  }
+}
+
 TEST_F(MetricsListenerTest, LargeAndBrokenRequestsAreRefused) {
   Listen();
   const RawClient large(listener_->port());

@@ -1,7 +1,10 @@
 // skein-worker: owns one device's caches and kernels and runs the plans of a coordinator. Wiring
 // only.
 
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -99,6 +102,7 @@ struct Telemetry {
   std::atomic<const protocol::ThreadedActorSystem*> system = nullptr;
   std::atomic<const StepExecutor*> executor = nullptr;
   std::atomic<int64_t> round_ns = 0;  // when the actor's loop went round last
+  std::filesystem::path counters;     // what the supervisor counts, as text; empty: not here
 
   void OnRound() { round_ns = absl::ToUnixNanos(protocol::MonotonicNow()); }
   // For a scrape at this moment. The listener's thread.
@@ -113,7 +117,11 @@ struct Telemetry {
     }
     metrics->Set(reading);
     if (const auto* asked = system.load(); asked != nullptr) frames->Update(asked->counters());
-    return registry->Text();
+    std::string text = registry->Text();
+    if (counters.empty()) return text;
+    std::ifstream file(counters);
+    for (std::string line; std::getline(file, line);) text += line + "\n";
+    return text;
   }
 };
 
@@ -345,6 +353,13 @@ StartProgress::Sink ProgressSink(const protocol::ParentGuard* parent) {
   };
 }
 
+// The file of the supervisor's counters: beside the configuration that it wrote for its children.
+std::filesystem::path CountersOf(const std::vector<std::string>& arguments) {
+  const auto flag = std::find(arguments.begin(), arguments.end(), "--config");
+  if (flag == arguments.end() || flag + 1 == arguments.end()) return {};
+  return std::filesystem::path(*(flag + 1)).parent_path() / "supervisor.prom";
+}
+
 void OpenTelemetry(const protocol::Config& config, int index,
                    const kernels::KernelRegistry& kernels, const kernels::KernelManifest& manifest,
                    Telemetry& telemetry) {
@@ -357,8 +372,8 @@ void OpenTelemetry(const protocol::Config& config, int index,
 int Run(const std::vector<std::string>& arguments) {
   protocol::LoadOptions load_options;
   load_options.required = {"model.path", "transport.control_endpoint"};
-  load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index", "predecessor-end",
-                                "metrics-fd"};
+  load_options.program_flags = {"supervisor-fd",   "incarnation", "worker-index",
+                                "predecessor-end", "metrics-fd",  "with-counters"};
   auto loaded = protocol::LoadConfig(arguments, load_options);
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   const protocol::Config& config = loaded->config;
@@ -388,6 +403,7 @@ int Run(const std::vector<std::string>& arguments) {
   auto manifest = PlanManifest(config, device.registry);
   if (!manifest.ok()) return Fail(manifest.status(), kExitConfig);
   OpenTelemetry(config, index, device.registry, *manifest, telemetry);
+  if (loaded->FlagOr("with-counters", 0) != 0) telemetry.counters = CountersOf(arguments);
   auto metrics = OpenMetrics(*loaded, telemetry);
   if (!metrics.ok()) return Fail(metrics.status(), kExitConfig);
   listener = *std::move(metrics);

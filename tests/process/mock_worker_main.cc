@@ -134,7 +134,7 @@ int Run(const std::string& program, const std::vector<std::string>& arguments) {
   protocol::LoadOptions load_options;
   load_options.required = {"model.path", "transport.control_endpoint"};
   load_options.program_flags = {"supervisor-fd", "incarnation", "worker-index", "predecessor-end",
-                                "metrics-fd"};
+                                "metrics-fd", "with-counters"};
   auto loaded = protocol::LoadConfig(arguments, load_options);
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   Beside(program, "mock-worker.endpoint") >> loaded->config.transport.control_endpoint;

@@ -2,6 +2,7 @@
 // port that is taken ends the start, and a start on a terminal shows how far it is.
 #include <array>
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,13 @@
 #include "protocol/http/http_client.h"
 #include "tests/process/chat_client.h"
 #include "tests/process/live_server.h"
+#include "tests/process/process_tree.h"
 #include "worker/node/listen_socket.h"
 
 namespace skein::tests {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -83,6 +86,24 @@ TEST(ScrapedWorkerTest, APortThatIsTakenEndsTheStart) {
               AllOf(HasSubstr("cannot listen on " + address + ": Address already in use"),
                     HasSubstr("give another --worker-metrics-listen")));
   EXPECT_THAT(server.Alive(), IsEmpty());
+}
+
+// Without a coordinator on the node its first worker, and no other, has the supervisor's counters.
+TEST(ScrapedWorkerTest, TheFirstWorkerOfANodeHasItsSupervisorsCounters) {
+  ProcessTree tree(SKEIN_PROGRAM_DIRECTORY, Children::kReal);
+  tree.Start({"node", "--model", fs::absolute("deploy/models/tiny-v41").string(), "--backend",
+              "cpu", "-dp", "2", "--control-endpoint", "ipc://" + tree.directory() + "/control",
+              "--worker-metrics-listen", "127.0.0.1:0"});
+  ASSERT_TRUE(tree.WaitForOutput("worker.0: loaded", kLimit)) << tree.output();
+  const std::vector<uint16_t> ports = ScrapedPorts(tree.output());
+  ASSERT_EQ(ports.size(), 2u) << tree.output();
+  EXPECT_TRUE(WaitUntil(
+      [&] { return Scrape(ports[0]).find("\nskein_orphans_swept_total ") != std::string::npos; }));
+  EXPECT_THAT(Scrape(ports[0]), HasSubstr("\nskein_child_restarts_total{child=\"worker.1\"} 0"));
+  EXPECT_THAT(Scrape(ports[1]),
+              AllOf(HasSubstr("skein_build_info{"), Not(HasSubstr("skein_orphans_swept_total"))));
+  tree.Signal(SIGTERM);
+  EXPECT_EQ(tree.WaitForExit(kLimit), 0) << tree.output();
 }
 
 TEST(ScrapedWorkerTest, WithoutAnAddressNothingListens) {

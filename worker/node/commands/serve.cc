@@ -388,7 +388,10 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
   for (size_t i = 0; i < plan.processors.size(); ++i) {
     children.push_back(WorkerSpec(paths, *file, i, plan.processors[i]));
     if (!parts.gpu_locks.empty()) children.back().lock_fd = parts.gpu_locks[i].get();
-    if (!parts.scraped.empty()) children.back().metrics_fd = parts.scraped[i].socket.get();
+    if (parts.scraped.empty()) continue;
+    children.back().metrics_fd = parts.scraped[i].socket.get();
+    // Under `skein serve` the coordinator has them.
+    if (!with_coordinator && i == 0) children.back().arguments.emplace_back("--with-counters=1");
   }
   return Supervise(plan, paths, parts, std::move(children));
 }

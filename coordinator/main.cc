@@ -284,6 +284,7 @@ absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
   options.request_limits.vocab_size = server.text.tokenizer->vocab_size();
   options.request_limits.max_logprobs = static_cast<int32_t>(config.model.max_logprobs);
   options.served_names = {protocol::ServedModelName(config.model)};
+  options.names_reasoning = config.server.reasoning_field == "both";
   options.fingerprint = absl::StrCat("skein-", SKEIN_VERSION, "-", protocol::ConfigHash(config));
   options.version_json = VersionJson(protocol::ConfigHash(config));
   options.keys = server.keys.get();

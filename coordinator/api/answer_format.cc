@@ -83,8 +83,7 @@ void WriteChoice(const AnswerIdentity& identity, const ChoiceAnswer& answer, Jso
       writer->String(answer.text.content);
     }
     if (answer.has_reasoning) {
-      writer->Key("reasoning_content");
-      writer->String(answer.text.reasoning);
+      WriteReasoning(answer.text.reasoning, identity.names_reasoning, writer);
     }
     writer->Key("refusal");
     writer->Null();
@@ -109,6 +108,14 @@ void WriteChoice(const AnswerIdentity& identity, const ChoiceAnswer& answer, Jso
 }
 
 }  // namespace
+
+void WriteReasoning(std::string_view text, bool names_reasoning, JsonWriter* writer) {
+  writer->Key("reasoning_content");
+  writer->String(text);
+  if (!names_reasoning) return;
+  writer->Key("reasoning");
+  writer->String(text);
+}
 
 std::string FormatLogprob(float logprob) {
   return protocol::FormatJsonDouble(ShownLogprob(logprob));

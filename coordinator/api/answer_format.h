@@ -27,8 +27,12 @@ struct AnswerIdentity {
   std::string id;
   std::string model;
   std::string fingerprint;
-  int64_t created = 0;  // Unix seconds
+  int64_t created = 0;           // Unix seconds
+  bool names_reasoning = false;  // reasoning stands there a second time, as "reasoning"
 };
+
+// The members of a message or delta with its reasoning.
+void WriteReasoning(std::string_view text, bool names_reasoning, protocol::JsonWriter* writer);
 
 struct Usage {
   int64_t prompt_tokens = 0;

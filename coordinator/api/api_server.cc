@@ -340,6 +340,7 @@ Generation::Setup ApiServer::Impl::SetupOf(const Call& call, const GenerationPar
   setup.identity.id = ids_.AnswerId(form, call.number);
   setup.identity.model = params.model.empty() ? options_.served_names.front() : params.model;
   setup.identity.fingerprint = options_.fingerprint;
+  setup.identity.names_reasoning = options_.names_reasoning;
   setup.identity.created = options_.unix_time();
   setup.params = params;
   setup.headers = call.headers;

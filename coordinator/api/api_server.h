@@ -65,6 +65,7 @@ class ApiServer {
     RequestLimits request_limits;
     std::vector<std::string> served_names;  // at least one; the first is the default
     std::string fingerprint = "skein";      // system_fingerprint of every answer
+    bool names_reasoning = false;           // chats have "reasoning" beside "reasoning_content"
     std::string version_json = "{}";        // body of GET /version
     SchedulingPolicy policy = SchedulingPolicy::kPriority;
     ApiKeys* keys = nullptr;                    // outlive the server; null: everybody may come in

@@ -72,7 +72,7 @@ void WriteCalls(const std::vector<ToolCallDelta>& calls, JsonWriter* writer) {
 }  // namespace
 
 SseWriter::SseWriter(const AnswerIdentity& identity, ChunkUsage usage)
-    : form_(identity.form), usage_(usage) {
+    : form_(identity.form), names_reasoning_(identity.names_reasoning), usage_(usage) {
   JsonWriter writer(&head_);
   writer.BeginObject();
   writer.Key("id");
@@ -137,8 +137,7 @@ std::string SseWriter::Delta(size_t index, const ChoicePiece& piece, const Usage
     writer->Key("delta");
     writer->BeginObject();
     if (!text.reasoning.empty()) {
-      writer->Key("reasoning_content");
-      writer->String(text.reasoning);
+      WriteReasoning(text.reasoning, names_reasoning_, writer);
     }
     if (!text.content.empty() || (text.reasoning.empty() && text.calls.empty())) {
       writer->Key("content");

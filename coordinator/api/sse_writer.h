@@ -44,6 +44,7 @@ class SseWriter {
   std::string Chunk(std::string_view choice, const Usage& usage) const;
 
   const RequestForm form_;
+  const bool names_reasoning_;
   const ChunkUsage usage_;
   std::string head_;  // {"id":...,"system_fingerprint":"..."
 };

@@ -40,7 +40,8 @@ struct ServerConfig {
   std::string ssl_certfile;                   // PEM: the certificate and its chain; empty: no TLS
   std::string ssl_keyfile;                    // PEM: its private key
   absl::Duration slow_request_threshold = absl::Seconds(30);  // 0: every request counts as slow
-  std::string metrics_compat = "none";  // vllm: its names for our metrics, too
+  std::string metrics_compat = "none";                // vllm: its names for our metrics, too
+  std::string reasoning_field = "reasoning_content";  // both: reasoning, too
   absl::Duration shutdown_timeout = absl::Seconds(30);
   int64_t connections_max = 8192;
   int64_t connections_per_address_max = 100;

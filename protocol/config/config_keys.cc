@@ -58,6 +58,10 @@ constexpr ConfigKey kKeys[] = {
     {"server.metrics_compat", "metrics-compat", &At<&Config::server, &ServerConfig::metrics_compat>,
      0, 0, "none|vllm", "",
      "vllm: /metrics has our families under its names, too, for scrapers without rules"},
+    {"server.reasoning_field", "reasoning-field",
+     &At<&Config::server, &ServerConfig::reasoning_field>, 0, 0, "reasoning_content|both", "",
+     "both: chats have their reasoning under the name reasoning, too, for clients that know only "
+     "that one"},
     {"server.shutdown_timeout", "shutdown-timeout",
      &At<&Config::server, &ServerConfig::shutdown_timeout>, 0, kDay, "", "seconds",
      "how long running requests may finish after the first stop signal"},

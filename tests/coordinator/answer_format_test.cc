@@ -64,6 +64,11 @@ TEST(AnswerFormatTest, WholeAnswers) {
                       "\"finish_reason\":\"stop\",\"stop_reason\":7}],\"usage\":{"),
             std::string::npos)
       << chat;
+  AnswerIdentity both = {RequestForm::kChat, "i", "m", "f", 3};
+  both.names_reasoning = true;
+  EXPECT_NE(AnswerJson(both, choices, {})
+                .find("\"reasoning_content\":\"why\",\"reasoning\":\"why\",\"refusal\":null}"),
+            std::string::npos);
   const std::string text = AnswerJson({RequestForm::kCompletion, "i", "m", "f", 3}, choices, {});
   EXPECT_NE(text.find("{\"index\":0,\"text\":\"what\",\"logprobs\":null"), std::string::npos);
   choices.push_back({.index = 1, .ids = std::vector<int32_t>{4}});

@@ -35,6 +35,11 @@ TEST(SseWriterTest, WritesChatChunks) {
   EXPECT_EQ(writer.Delta(0, {{"r", "c"}, "{}"}, {}),
             Chunk("{\"index\":0,\"delta\":{\"reasoning_content\":\"r\",\"content\":\"c\"},"
                   "\"logprobs\":{},\"finish_reason\":null}]"));
+  AnswerIdentity both = kChat;
+  both.names_reasoning = true;
+  EXPECT_EQ(SseWriter(both, SseWriter::ChunkUsage::kNone).Delta(0, {{"r", "c"}}, {}),
+            Chunk("{\"index\":0,\"delta\":{\"reasoning_content\":\"r\",\"reasoning\":\"r\","
+                  "\"content\":\"c\"},\"logprobs\":null,\"finish_reason\":null}]"));
   EXPECT_EQ(writer.Last(0, {"stop", "\"x\""}, {}),
             Chunk("{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\","
                   "\"stop_reason\":\"x\"}]"));

@@ -134,6 +134,34 @@ TEST(ServingTest, TheModelsOwnToolCallsComeBackAsCalls) {
   EXPECT_THAT(last, HasSubstr(R"("finish_reason":"tool_calls")"));
 }
 
+TEST(ServingTest, ReasoningHasBothNamesWhereThatIsWanted) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady({"--reasoning-field", "both"})) << server.output();
+  protocol::HttpCall call;
+  call.port = server.port();
+  call.method = "POST";
+  call.target = "/v1/chat/completions";
+  const std::string head =
+      R"({"messages":[{"role":"user","content":"What is 12 plus 30?"}],"temperature":0,"stream":)";
+  call.body = head + "false}";
+  const auto whole = protocol::CallHttp(call);
+  const auto answer = protocol::ParseJson(whole.value().body).value();
+  const JsonValue* message = answer.Find("choices")->elements()[0].Find("message");
+  const std::string reasoning(message->Find("reasoning_content")->string());
+  EXPECT_EQ(message->Find("reasoning")->string(), reasoning);
+  call.body = head + "true}";
+  std::string streamed;
+  const auto events = protocol::CallHttpEvents(call, [&](std::string_view event) {
+    const auto json = protocol::ParseJson(event);
+    if (!json.ok()) return true;  // [DONE]
+    const JsonValue* delta = json->Find("choices")->elements()[0].Find("delta");
+    if (const JsonValue* text = delta->Find("reasoning")) streamed += text->string();
+    return true;
+  });
+  EXPECT_TRUE(events.ok() && !reasoning.empty());
+  EXPECT_EQ(streamed, reasoning);
+}
+
 // The body of a chat about a capital, which the model answers with text when it may.
 std::string DemandBody(const std::string& choice, bool drafts, bool greedy) {
   return R"({"messages":[{"role":"user","content":"What is the capital of Vietnam?"}],)"

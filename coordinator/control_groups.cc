@@ -138,6 +138,12 @@ void ControlLoop::CheckGroups(Context& context) {
   FormGroups(context);
 }
 
+void ControlLoop::PlanMoves(Context& context) {
+  for (const protocol::ActorId worker : moves_.Plan(context)) {
+    LoseWorker(context, worker, "an order to move cache blocks cannot be sent");
+  }
+}
+
 void ControlLoop::SettleDeath(protocol::ActorId worker, bool own) {
   deaths_.erase(worker);
   DeliverEnds(scheduler_.SettleDeath(worker.node.value(), own));

@@ -47,6 +47,7 @@ ControlLoop::ControlLoop(const ControlOptions& options, FrontDoorQueue& door,
       workers_(options.term, options.num_groups, options.num_ranks, options.tokenizer),
       requests_(door, metrics),
       steps_(options.limits, options.num_groups, metrics),
+      moves_(scheduler_, workers_, metrics),
       operations_(options.rollout, kSuspectShare * options.lease, options.term, operators,
                   {scheduler_, workers_, requests_, door, steps_}),
       counted_(scheduler_.num_engines()),
@@ -166,10 +167,13 @@ void ControlLoop::OnMessage(Context& context, Envelope envelope) {
                              std::is_same_v<M, protocol::Heartbeat> ||
                              std::is_same_v<M, protocol::AbortEpoch>) {
           Handle(context, envelope, message);
+        } else if constexpr (std::is_same_v<M, protocol::BlocksMoved>) {
+          moves_.Handle(envelope.from, message);
         } else {
           static_assert(
               std::is_same_v<M, protocol::StepPlan> || std::is_same_v<M, protocol::FormGroup> ||
-              std::is_same_v<M, protocol::LeaseGrant> || std::is_same_v<M, protocol::Shutdown>);
+              std::is_same_v<M, protocol::LeaseGrant> || std::is_same_v<M, protocol::Shutdown> ||
+              std::is_same_v<M, protocol::MoveBlocks>);
           SKEIN_LOG(kWarn, "unexpected message dropped").Field("worker", envelope.from.node);
         }
       },
@@ -383,16 +387,23 @@ void ControlLoop::UpdateEngineGauges(uint32_t number) {
   engine.Add(counters, counted);
   metrics_.replays.At({"replayed"})
       .Increment(static_cast<double>(counters.replays - counted.replays));
-  metrics_.migrations.Increment(static_cast<double>(counters.moves - counted.moves));
+  // With moves of blocks they are counted by what becomes of them.
+  if (!options_.limits.moves_blocks) {
+    metrics_.migrations.At({"drain", "replayed"})
+        .Increment(static_cast<double>(counters.moves - counted.moves));
+  }
   counted = counters;
   const scheduler::BlockPool* blocks = schedule.block_pool();
   if (blocks == nullptr) return;
   const scheduler::PrefixCache* cache = schedule.prefix_cache();
   const uint32_t cached = cache == nullptr ? 0 : cache->num_idle();
+  size_t lent = 0;
+  for (const auto& [transfer, loan] : schedule.loans()) lent += loan.blocks.size();
   const double used = blocks->num_blocks() - blocks->num_free() - cached;
   engine.kv_blocks_free.Set(blocks->num_free());
   engine.kv_blocks_used.Set(used);
   engine.kv_blocks_cached.Set(cached);
+  engine.kv_blocks_lent.Set(static_cast<double>(lent));
   engine.cache.slots_free.Set(schedule.num_free_slots());
   engine.cache.slots_used.Set(schedule.num_running());
   engine.cache.slots_cached.Set(cache == nullptr ? 0 : cache->num_checkpoints());
@@ -449,6 +460,7 @@ void ControlLoop::OnIdle(Context& context) {
   operations_.TakeCommands(context);
   operations_.Advance(context);
   DropExpired();
+  PlanMoves(context);
   PlanLanes(context);
   UpdateGauges(context.Now());
   CheckDrain(context);
@@ -463,6 +475,7 @@ void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
   operations_.SetSilence(std::max(kSuspectShare * options_.lease, context.LeaseFloor()));
   SettleForgotten(now);
   CheckGroups(context);
+  moves_.Expire(now);
   UpdateReadiness(now);
   NoteWorkerTimes();
   if (now - last_audit_ >= kAuditPeriod) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "coordinator/block_moves.h"
 #include "coordinator/cache_roots.h"
 #include "coordinator/front_door_queue.h"
 #include "coordinator/key_digest.h"
@@ -82,6 +83,7 @@ class ControlLoop final : public protocol::Actor {
     uint32_t failed_lane = scheduler::kAnyLane;
   };
   void EndEpoch(protocol::Context& context, protocol::GroupId group, const EpochEnd& end);
+  void PlanMoves(protocol::Context& context);
   void CheckGroups(protocol::Context& context);
   void LoseWorker(protocol::Context& context, protocol::ActorId worker, std::string_view reason);
   void SettleDeath(protocol::ActorId worker, bool own);
@@ -122,6 +124,7 @@ class ControlLoop final : public protocol::Actor {
   WorkerTable workers_;
   RequestTable requests_;
   StepWatch steps_;
+  BlockMoves moves_;
   ClusterOperations operations_;
   std::vector<scheduler::SchedulerCounters> counted_;  // by engine
   std::vector<scheduler::AuditFindings> audited_;      // by engine: what the last audit found

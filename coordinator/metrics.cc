@@ -43,6 +43,9 @@ const std::vector<std::string> kCacheMisses = {"cold", "evicted", "state_missing
 const std::vector<std::string> kUndrafted = {"request", "load", "near_max_len", "grammar"};
 // In the order of protocol::PredecessorEnd.
 const std::vector<std::string> kEnds = {"unknown", "own", "outside", "ordered"};
+// By scheduler::MoveCause and MoveResult.
+const std::vector<std::string> kMoveCauses = {"drain", "handover"};
+const std::vector<std::string> kMoveResults = {"moved", "replayed"};
 const std::vector<std::string> kRejections = {"queue_requests", "queue_tokens", "rate_limit",
                                               "draining",       "not_ready",    "deadline",
                                               "too_long"};
@@ -237,8 +240,11 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
           registry.AddHistograms({"skein_request_generation_tokens",
                                   "Generated tokens of a request that ended in a step."},
                                  protocol::TokenCountBounds(), {Engines(num_engines)})),
-      kv_blocks(registry.AddGauges({"skein_kv_blocks", "Cache blocks by state."},
-                                   {Engines(num_engines), {"state", {"free", "used", "cached"}}})),
+      kv_blocks(registry.AddGauges({"skein_kv_blocks",
+                                    "Cache blocks by state; those that another engine is to fetch "
+                                    "(pending_send) are among the used ones."},
+                                   {Engines(num_engines),
+                                    {"state", {"free", "used", "cached", "pending_send"}}})),
       kv_cache_usage(registry.AddGauges({"skein_kv_cache_usage_ratio",
                                          "Used share of the cache blocks. Near 1 with preemptions "
                                          "rising: lower max_num_seqs."},
@@ -369,6 +375,7 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
       kv_blocks_free(families.kv_blocks.At({engine, "free"})),
       kv_blocks_used(families.kv_blocks.At({engine, "used"})),
       kv_blocks_cached(families.kv_blocks.At({engine, "cached"})),
+      kv_blocks_lent(families.kv_blocks.At({engine, "pending_send"})),
       kv_cache_usage(families.kv_cache_usage.At({engine})),
       speculation(families.speculation, engine, num_drafts),
       cache(families.cache, engine) {
@@ -435,9 +442,13 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
           {"skein_quarantined_requests_total",
            "Requests that ended three workers, the last one alone; each prompt is refused for ten "
            "minutes. Any: keep the request, it shows a bug of the worker."})),
-      migrations(registry.AddCounter({"skein_request_migrations_total",
-                                      "Sequences that moved because their group was emptied for "
-                                      "a drain or rollout."})),
+      migrations(registry.AddCounters(
+          {"skein_request_migrations_total",
+           "Sequences that moved to another group: because theirs was emptied for a drain or "
+           "rollout, or since their prompt was computed (handover). replayed: computed again, for "
+           "want of a cache to take, of a place for it, or of its transfer; rising for handovers: "
+           "read what the coordinator's log says of cache blocks."},
+          {{"kind", kMoveCauses}, {"result", kMoveResults}})),
       epoch_changes(registry.AddCounters(
           {"skein_epoch_changes_total",
            "Epochs that ended, by cause. Rising: a worker dies or "

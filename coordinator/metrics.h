@@ -113,7 +113,8 @@ struct GroupMetrics {
   protocol::HistogramBuffer inter_token_latency, inter_event_latency;
   protocol::Histogram e2e_latency, queue_time, prefill_time, decode_time, inference_time;
   protocol::Histogram time_per_output_token;
-  protocol::Gauge kv_blocks_free, kv_blocks_used, kv_blocks_cached, kv_cache_usage;
+  protocol::Gauge kv_blocks_free, kv_blocks_used, kv_blocks_cached, kv_blocks_lent;
+  protocol::Gauge kv_cache_usage;
   std::vector<protocol::Counter> preemptions, preempted_tokens;  // by scheduler::PreemptReason
   SpeculationMetrics speculation;
   CacheMetrics cache;
@@ -127,7 +128,7 @@ struct StepMetrics {
   protocol::Counter schedule_seconds, transport_seconds, commit_seconds;  // of step_phase
   protocol::CounterFamily replays;                                        // result
   protocol::Counter quarantined_requests;
-  protocol::Counter migrations;
+  protocol::CounterFamily migrations;  // kind, result
   protocol::CounterFamily epoch_changes;  // cause
   protocol::GaugeFamily workers, groups;  // state
   protocol::GaugeFamily mailbox_depth;    // actor, type

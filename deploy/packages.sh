@@ -3,14 +3,14 @@
 
 build_packages=(
   ca-certificates ccache cmake capnproto cppzmq-dev curl g++ libabsl-dev libboost-json1.81-dev
-  libboost1.81-dev libcapnp-dev libpcre2-dev libspdlog-dev libssl-dev libyaml-cpp-dev
-  libzmq3-dev mold ninja-build pkg-config procps prometheus-cpp-dev zlib1g-dev)
+  libboost1.81-dev libcapnp-dev libpcre2-dev libspdlog-dev libssl-dev libucx-dev
+  libyaml-cpp-dev libzmq3-dev mold ninja-build pkg-config procps prometheus-cpp-dev zlib1g-dev)
 # chromium: the page at /; systemd: its verifier of units; prometheus: promtool.
 test_packages=(chromium libgmock-dev libgtest-dev prometheus systemd)
 # What the installed programs need and the smallest Debian 12 image lacks.
 runtime_packages=(
   ca-certificates libabsl20220623 libboost-json1.81.0 libcapnp-0.9.2 libpcre2-8-0
-  libprometheus-cpp-core1.0 libspdlog1.10 libssl3 libyaml-cpp0.7 libzmq5)
+  libprometheus-cpp-core1.0 libspdlog1.10 libssl3 libucx0 libyaml-cpp0.7 libzmq5)
 
 # say TEXT: one line of progress.
 say() { printf '\n==> %s\n' "$*"; }

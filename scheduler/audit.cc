@@ -25,7 +25,8 @@ void AuditSlots(const GroupScheduler& group, AuditFindings& findings) {
   Compare(group.num_running(), group.num_free_slots(), group.geometry().num_slots, findings);
   const PrefixCache* cache = group.prefix_cache();
   if (cache == nullptr) return;
-  Compare(uint64_t{cache->num_checkpoints()} + NumSaving(group), cache->num_free_checkpoints(),
+  const uint64_t written = NumSaving(group) + group.arrivals().size();
+  Compare(cache->num_checkpoints() + written, cache->num_free_checkpoints(),
           group.geometry().num_checkpoints, findings);
 }
 
@@ -38,6 +39,8 @@ bool SumsAgree(const GroupScheduler& group) {
   for (uint32_t lane = 0; lane < group.num_lanes(); ++lane) {
     for (const Sequence* sequence : group.running(lane)) held += sequence->blocks.size();
   }
+  for (const auto& [transfer, loan] : group.loans()) held += loan.blocks.size();
+  for (const auto& [transfer, arrival] : group.arrivals()) held += arrival.blocks.size();
   AuditFindings findings;
   AuditSlots(group, findings);
   const PrefixCache* cache = group.prefix_cache();
@@ -57,6 +60,13 @@ AuditFindings AuditBlocks(const GroupScheduler& group) {
     for (const Sequence* sequence : group.running(lane)) {
       for (const protocol::BlockId block : sequence->blocks) ++held[block.value()];
     }
+  }
+  // Lent to others, and kept for what others lend.
+  for (const auto& [transfer, loan] : group.loans()) {
+    for (const protocol::BlockId block : loan.blocks) ++held[block.value()];
+  }
+  for (const auto& [transfer, arrival] : group.arrivals()) {
+    for (const protocol::BlockId block : arrival.blocks) ++held[block.value()];
   }
   if (const PrefixCache* cache = group.prefix_cache(); cache != nullptr) {
     std::vector<bool> listed(pool->num_blocks(), false);

@@ -10,6 +10,12 @@
 #include "scheduler/group_step.h"
 
 namespace skein::scheduler {
+namespace {
+
+// Sequences that wait for groups of their part and are passed in one assignment.
+constexpr uint32_t kPassedMax = 32;
+
+}  // namespace
 
 ClusterScheduler::ClusterScheduler(const SchedulerLimits& limits, uint32_t num_groups,
                                    uint32_t num_ranks)
@@ -28,6 +34,7 @@ ClusterScheduler::ClusterScheduler(const SchedulerLimits& limits, uint32_t num_g
 
 void ClusterScheduler::Cordon(protocol::GroupId group) {
   for (const auto& rank : RanksOf(group)) rank->Cordon();
+  ForgetPromises(group);
 }
 
 void ClusterScheduler::Evict(protocol::GroupId group) {
@@ -167,6 +174,7 @@ std::vector<SequenceDelta> ClusterScheduler::StartEpoch(
 std::vector<SequenceDelta> ClusterScheduler::AbortInflight(protocol::GroupId group,
                                                            AbortCause cause, uint32_t node,
                                                            uint32_t failed) {
+  ForgetPromises(group);
   std::vector<SequenceDelta> gone;
   for (const auto& rank : RanksOf(group)) {
     std::vector<SequenceDelta> ended = rank->AbortInflight(cause, node, failed);
@@ -216,6 +224,7 @@ std::vector<SequenceDelta> ClusterScheduler::SettleDeath(uint32_t node, bool own
 }
 
 void ClusterScheduler::MeasureEngines() {
+  if (limits_.prefill_groups > 0) NoteParts();
   probation_free_ = true;
   for (size_t i = 0; i < engines_.size(); ++i) {
     const GroupScheduler& engine = *engines_[i];
@@ -239,13 +248,15 @@ const GroupScheduler* ClusterScheduler::ProbationEngine(const Sequence& sequence
   return nullptr;
 }
 
-bool ClusterScheduler::MayRun(const Sequence& sequence, const GroupScheduler& engine) const {
+bool ClusterScheduler::MayRun(const Sequence& sequence, Part part,
+                              const GroupScheduler& engine) const {
   const bool probation = sequence.suspicion.on_probation();
   if (probation && !probation_free_) return false;
   if (!probation && engine.starved()) return false;
   if (sequence.pinned) return *sequence.pinned == engine.index();
+  if (sequence.moved_to) return *sequence.moved_to == engine.index();
   if (probation) return ProbationEngine(sequence) == &engine;
-  return !engine.cordoned();
+  return !engine.cordoned() && IsOf(part, engine.index());
 }
 
 // Sequences with marks in the group of the engine, which one death would end together.
@@ -260,31 +271,50 @@ uint32_t ClusterScheduler::NumMarked(uint32_t engine) const {
 
 // The engine that could start the sequence now and has the least to do.
 std::optional<uint32_t> ClusterScheduler::PlaceOf(const Sequence& sequence) {
+  const Part part = PartOf(sequence);
   for (uint32_t i = 0; i < engines_.size(); ++i) {
     GroupScheduler& engine = *engines_[i];
     const uint32_t blocks = rooms_[i].blocks;
     loads_[i].can_take =
-        MayRun(sequence, engine) && rooms_[i].sequences > 0 && engine.CheckFits(sequence).ok() &&
+        MayRun(sequence, part, engine) && rooms_[i].sequences > 0 &&
+        engine.CheckFits(sequence).ok() &&
         (engine.FirstBlocks(sequence) <= blocks || engine.FirstBlocksFound(sequence) <= blocks);
     loads_[i].marked = sequence.suspicion.marked() ? NumMarked(i) : 0;
   }
   return ChooseEngine(loads_);
 }
 
+// Who waits for groups of its part is overtaken by those of the other part alone.
+void ClusterScheduler::CloseRooms(const Sequence& sequence) {
+  const Part part = PartOf(sequence);
+  for (uint32_t i = 0; i < engines_.size(); ++i) {
+    if (IsOf(part, i)) rooms_[i] = {};
+  }
+}
+
 // Gives queued sequences, in order of service, to the engines that could start them now. The first
 // that none can start ends it: nothing overtakes it, but for one that waits for its own engine, for
-// its turn on probation or for a verdict. Assignments hold for one plan only; who does not start in
-// it is as free as before.
+// its turn on probation, for a verdict, for its cache or for groups of the other part. Assignments
+// hold for one plan only; who does not start in it is as free as before.
 void ClusterScheduler::Assign() {
   MeasureEngines();
+  uint32_t passed = 0;
   admission_.BeginWalk();
   while (Sequence* sequence = admission_.Next()) {
     if (sequence->suspicion.held()) continue;
+    if (sequence->awaits) continue;
     const std::optional<uint32_t> chosen = PlaceOf(*sequence);
     const bool probation = sequence->suspicion.on_probation();
     if (!chosen) {
       if (probation || sequence->pinned) continue;
-      return;
+      // Nothing overtakes it on the engine that it waits for.
+      if (sequence->moved_to) {
+        rooms_[*sequence->moved_to] = {};
+        continue;
+      }
+      if (limits_.prefill_groups == 0 || ++passed > kPassedMax) return;
+      CloseRooms(*sequence);
+      continue;
     }
     // It starts before the others of this plan, which are kept out then.
     auto& assigned = assigned_[*chosen];

@@ -5,20 +5,32 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "protocol/messages/step.h"
 #include "scheduler/admission.h"
+#include "scheduler/block_move.h"
 #include "scheduler/group_assignment.h"
 #include "scheduler/group_scheduler.h"
 #include "scheduler/sequence.h"
 
 namespace skein::scheduler {
+
+// Whether blocks may go from an engine to another: both can, and mean the same by them.
+using MayMove = std::function<bool(uint32_t from, uint32_t to)>;
+
+// What PlanMoves is given from outside.
+struct MoveInputs {
+  MayMove may_move;
+  std::function<protocol::TransferId()> draw;  // a name that nobody guesses
+};
 
 class ClusterScheduler {
  public:
@@ -52,6 +64,17 @@ class ClusterScheduler {
   // What runs there returns to the queue, where others take it.
   void Evict(protocol::GroupId group);
   void Uncordon(protocol::GroupId group);
+
+  // Takes sequences out of groups that are emptied, and those whose prompts are computed out of the
+  // groups that do that: they wait in the queue for their transfer, which the workers are to be
+  // told of, and start behind it. Called before steps are planned.
+  std::vector<MoveOrder> PlanMoves(const MoveInputs& inputs);
+  // The worker of the engine says that its side of a transfer is over.
+  void EndLoan(uint32_t engine, protocol::TransferId transfer);
+  void EndArrival(uint32_t engine, protocol::TransferId transfer, bool arrived);
+  // It takes too long: the sequence waits for it no more. Its blocks stay where they are.
+  void GiveUpMove(protocol::TransferId transfer);
+  const MoveCounters& move_counters() const { return move_counters_; }
 
   // The next step of a lane of a group, a plan for each rank in turn, of which at least one has
   // sequences; or nothing when a rank has the lane's last step in flight, the group has no epoch,
@@ -98,13 +121,35 @@ class ClusterScheduler {
   std::span<Sequence* const> NewcomersOf(const GroupScheduler& engine) const {
     return assigned_[engine.index()];
   }
+  // A transfer, and who waits for it unless it was cancelled.
+  struct Move {
+    protocol::SequenceId sequence;
+    MoveCause cause = MoveCause::kDrain;
+  };
+
+  bool Prefills(uint32_t engine) const;
+  bool WantsPrefill(const Sequence& sequence) const;
+  // Which groups compute what comes next of a sequence.
+  enum class Part : uint8_t { kAnybody, kPrefill, kDecode };
+  Part PartOf(const Sequence& sequence) const;
+  bool IsOf(Part part, uint32_t engine) const;
+  void NoteParts();
+  std::vector<uint32_t> CountPromised();
+  std::optional<uint32_t> TargetOf(const Sequence& sequence, uint32_t from,
+                                   const std::vector<uint32_t>& promised, const MayMove& may_move);
+  bool StartMove(Sequence& sequence, MoveCause cause, const MoveInputs& inputs,
+                 std::vector<uint32_t>& promised, std::vector<MoveOrder>& orders);
+  void CountMove(MoveCause cause, MoveResult result);
+  void EndMove(protocol::TransferId transfer, MoveResult result);
+  void ForgetPromises(protocol::GroupId group);
   void Assign();
+  void CloseRooms(const Sequence& sequence);
   void MeasureEngines();
   uint32_t NumMarked(uint32_t engine) const;
   bool PlanRanks(Ranks ranks, uint32_t lane, uint32_t turn,
                  std::vector<protocol::StepPlan>& plans) const;
   std::optional<uint32_t> PlaceOf(const Sequence& sequence);
-  bool MayRun(const Sequence& sequence, const GroupScheduler& engine) const;
+  bool MayRun(const Sequence& sequence, Part part, const GroupScheduler& engine) const;
   const GroupScheduler* ProbationEngine(const Sequence& sequence) const;
   absl::Status CheckFits(const Sequence& sequence) const;
   void Forget(const std::vector<SequenceDelta>& gone);
@@ -116,6 +161,11 @@ class ClusterScheduler {
   std::vector<uint32_t> turns_;  // by group and lane: steps so far, which say who is planned first
   std::map<protocol::SequenceId, std::unique_ptr<Sequence>> sequences_;
   uint64_t last_arrival_ = 0;
+  std::map<protocol::TransferId, Move> moves_;  // whose ends are awaited
+  std::set<protocol::SequenceId> promised_;     // that may have an engine to start on
+  MoveCounters move_counters_{};
+  bool decode_ready_ = false;  // a group that decodes takes newcomers
+  uint32_t block_tokens_ = 0;
   // Of the plan being made; kept for their memory.
   std::vector<EngineLoad> loads_;                 // by engine
   std::vector<GroupScheduler::Room> rooms_;       // by engine

@@ -69,6 +69,8 @@ std::vector<SequenceDelta> GroupScheduler::AbortInflight(AbortCause cause, uint3
     step.parts.clear();
     step.open = false;
   }
+  loans_.clear();
+  arrivals_.clear();
   // What the cache lists went with the worker.
   if (cache_ != nullptr) blocks_ = std::make_unique<BlockPool>(geometry_.num_blocks);
   cache_.reset();

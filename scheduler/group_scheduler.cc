@@ -96,6 +96,7 @@ void GroupScheduler::TakeBack(Sequence& sequence) {
 
 void GroupScheduler::Requeue(Sequence& sequence) {
   TakeBack(sequence);
+  sequence.handed_over = false;
   sequence.state = SequenceState::kQueued;
   queue_.Push(&sequence);
 }
@@ -130,6 +131,7 @@ uint32_t GroupScheduler::num_marked() const {
 
 void GroupScheduler::Evict() {
   evicting_ = true;
+  if (limits_.moves_blocks) return;
   for (std::vector<Sequence*>& lane : running_) {
     for (Sequence* sequence : std::vector<Sequence*>(lane)) {
       if (sequence->in_flight || sequence->pinned) continue;
@@ -309,6 +311,7 @@ bool GroupScheduler::Admit(Sequence& sequence, uint32_t lane, StepBudget& budget
 void GroupScheduler::Enlist(Sequence& sequence, uint32_t lane) {
   queue_.Start(&sequence, sequence.length() - sequence.planned);
   sequence.state = SequenceState::kRunning;
+  sequence.moved_to.reset();
   sequence.engine = index_;
   sequence.lane = lane;
   sequence.slot = SlotId(free_slots_.TakeLowest());
@@ -346,6 +349,8 @@ std::optional<StepPlan> GroupScheduler::PlanProbation(uint32_t lane,
       if (others[i] != &sequence) Preempt(*others[i], PreemptReason::kProbation);
     }
   }
+  // Transfers of others end by themselves, and it waits for their blocks until then.
+  if (num_free_blocks() < missing && !(loans_.empty() && arrivals_.empty())) return std::nullopt;
   SKEIN_CHECK(AddToPlan(sequence, budget, plan)) << "a sequence alone in its group finds no room";
   return Number(std::move(plan));
 }
@@ -513,7 +518,7 @@ void GroupScheduler::CommitSequence(const StepInFlight::Part& part,
   }
   if (delta.over()) {
     TakeBack(sequence);
-  } else if (evicting_ && !sequence.pinned) {
+  } else if (evicting_ && !sequence.pinned && !limits_.moves_blocks) {
     MoveOut(sequence);
   } else {
     Recount(sequence);

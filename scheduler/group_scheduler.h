@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +17,7 @@
 #include "protocol/messages/step.h"
 #include "scheduler/admission.h"
 #include "scheduler/batch_policy.h"
+#include "scheduler/block_move.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/free_ids.h"
 #include "scheduler/prefix_cache.h"
@@ -31,6 +33,10 @@ struct SchedulerLimits {
   AdmissionLimits admission;            // of all groups together
   SpeculationSettings speculation = {};
   bool prefix_caching = false;
+  // Sequences take their cache along when their group is emptied or hands them over.
+  bool moves_blocks = false;
+  // Groups, the first ones, that compute prompts and hand the sequences over; needs moves_blocks.
+  uint32_t prefill_groups = 0;
   BlockHash cache_hash = &HashTokens;
 };
 
@@ -131,6 +137,13 @@ struct SchedulerCounters {
   uint64_t cache_evictions = 0;  // blocks
 };
 
+// What an engine says to blocks that another one would send.
+enum class Expectation : uint8_t {
+  kNoRoom,  // it has no room for them
+  kHere,    // it has them and their state
+  kComes,   // their places are kept
+};
+
 class GroupScheduler {
  public:
   // `index`: of the engine, among all groups. `queue` gets the sequences that return and outlives
@@ -148,8 +161,23 @@ class GroupScheduler {
 
   // A cordoned group gets no newcomers but pinned ones; what runs goes on.
   void Cordon() { cordoned_ = true; }
-  // What runs returns to the queue, at once or when its step in flight ends; pinned ones stay.
+  // What runs returns to the queue, at once or when its step in flight ends; pinned ones stay. With
+  // `moves_blocks` it stays until ClusterScheduler::PlanMoves takes it.
   void Evict();
+  bool evicting() const { return evicting_; }
+
+  // Tokens of a sequence, which need not run here, whose blocks and the state behind them are held;
+  // 0: none.
+  uint32_t Lendable(const Sequence& sequence);
+  // Keeps them for a transfer; there are some.
+  const Loan& Lend(protocol::TransferId transfer, const Sequence& sequence);
+  // Takes places for the blocks of the first `position` tokens and for their state.
+  Expectation Expect(protocol::TransferId transfer, const Sequence& sequence, uint32_t position);
+  // The worker reads, or writes, nothing more for the transfer. Unknown ones are ignored.
+  void EndLoan(protocol::TransferId transfer);
+  void EndArrival(protocol::TransferId transfer, bool arrived);
+  // A running sequence without a step in flight returns to the queue.
+  void Depart(Sequence& sequence, MoveCause cause);
   // Newcomers again.
   void Uncordon() { cordoned_ = evicting_ = false; }
   bool cordoned() const { return cordoned_; }
@@ -217,6 +245,8 @@ class GroupScheduler {
   const std::vector<Sequence*>& running(uint32_t lane) const { return running_[lane]; }
   const BlockPool* block_pool() const { return blocks_.get(); }
   const PrefixCache* prefix_cache() const { return cache_.get(); }  // null: it is off
+  const std::map<protocol::TransferId, Loan>& loans() const { return loans_; }
+  const std::map<protocol::TransferId, Arrival>& arrivals() const { return arrivals_; }
   uint32_t num_free_blocks() const;  // free ones and those that eviction frees
   const protocol::CacheGeometry& geometry() const { return geometry_; }
   const StepInFlight& in_flight(uint32_t lane) const { return in_flight_[lane]; }
@@ -277,6 +307,8 @@ class GroupScheduler {
   std::unique_ptr<BlockPool> blocks_;
   std::unique_ptr<PrefixCache> cache_;  // null: it is off
   PrefixCache::Match match_;            // of the sequence being admitted
+  std::map<protocol::TransferId, Loan> loans_;
+  std::map<protocol::TransferId, Arrival> arrivals_;
   FreeIds free_slots_;
   bool cordoned_ = false;
   bool evicting_ = false;

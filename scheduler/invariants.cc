@@ -49,6 +49,20 @@ absl::Status CheckCache(const ClusterScheduler& scheduler, const GroupScheduler&
   for (uint32_t lane = 0; lane < scheduler.limits().lanes; ++lane) {
     for (const StepInFlight::Part& part : engine.in_flight(lane).parts) saves += part.saved ? 1 : 0;
   }
+  const auto count = [&](const CacheChain& chain) {
+    holds += chain.nodes.size() + (chain.root != kNoNode ? 1 : 0);
+    held.insert(chain.nodes.begin(), chain.nodes.end());
+  };
+  for (const auto& [transfer, loan] : engine.loans()) {
+    count(loan.chain);
+    if (cache->checkpoint(loan.chain.nodes.back()) != loan.checkpoint) {
+      return Broken(13, "checkpoint ", loan.checkpoint.value(), " is lent and is another's");
+    }
+  }
+  for (const auto& [transfer, arrival] : engine.arrivals()) {
+    count(arrival.chain);
+    ++saves;
+  }
   if (holds != cache->num_holds() || held.size() + cache->num_idle() != cache->num_blocks()) {
     return Broken(10, cache->num_holds(), " holds, sequences have ", holds, "; ",
                   cache->num_blocks(), " blocks, ", held.size(), " held and ", cache->num_idle(),
@@ -70,6 +84,14 @@ absl::Status CheckBlocks(const ClusterScheduler& scheduler, const GroupScheduler
   for (const auto& [id, sequence] : scheduler.sequences()) {
     if (sequence->engine != engine.index()) continue;
     for (protocol::BlockId block : sequence->blocks) ++held[block.value()];
+  }
+  for (const auto& [transfer, loan] : engine.loans()) {
+    for (protocol::BlockId block : loan.blocks) ++held[block.value()];
+  }
+  for (const auto& [transfer, arrival] : engine.arrivals()) {
+    for (protocol::BlockId block : arrival.blocks) {
+      if (++held[block.value()] > 1) return Broken(13, "block ", block.value(), " has another use");
+    }
   }
   std::vector<bool> listed(pool->num_blocks(), false);
   if (const PrefixCache* cache = engine.prefix_cache(); cache != nullptr) {

@@ -283,9 +283,30 @@ void PrefixCache::Attach(CacheNode node, protocol::SlotId slot) {
   by_use_.insert({clock_, node});
 }
 
+void PrefixCache::Unreserve(protocol::SlotId slot) {
+  --num_reserved_;
+  free_checkpoints_.Insert(slot.value() - first_checkpoint_);
+}
+
+void PrefixCache::Pin(CacheNode node) {
+  Node& it = nodes_[node];
+  if (it.pins++ > 0) return;
+  by_use_.erase({it.checkpoint_used, node});
+  ++num_pinned_;
+}
+
+void PrefixCache::Unpin(CacheNode node) {
+  Node& it = nodes_[node];
+  if (--it.pins > 0) return;
+  --num_pinned_;
+  it.checkpoint_used = ++clock_;
+  by_use_.insert({clock_, node});
+}
+
 void PrefixCache::Detach(CacheNode node) {
   Node& it = nodes_[node];
   if (!it.checkpoint) return;
+  SKEIN_CHECK(it.pins == 0) << "scheduler invariant 13: a checkpoint goes while it is lent";
   by_use_.erase({it.checkpoint_used, node});
   free_checkpoints_.Insert(*it.checkpoint);
   it.checkpoint.reset();
@@ -299,7 +320,7 @@ std::optional<protocol::SlotId> PrefixCache::checkpoint(CacheNode node) const {
 
 void PrefixCache::Touch(CacheNode node) {
   Node& it = nodes_[node];
-  if (!it.checkpoint) return;
+  if (!it.checkpoint || it.pins > 0) return;
   by_use_.erase({it.checkpoint_used, node});
   it.checkpoint_used = ++clock_;
   by_use_.insert({clock_, node});

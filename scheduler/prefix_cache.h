@@ -73,6 +73,11 @@ class PrefixCache {
   std::optional<protocol::SlotId> ReserveCheckpoint();
   // The state at the end of the block is in the slot; of two, the first one stays.
   void Attach(CacheNode node, protocol::SlotId slot);
+  // The slot was reserved, and nothing came of it.
+  void Unreserve(protocol::SlotId slot);
+  // The checkpoint of the block stays as it is until it is unpinned as often; it has one.
+  void Pin(CacheNode node);
+  void Unpin(CacheNode node);
   // Gives up the checkpoint of a block, if it has one.
   void Detach(CacheNode node);
   std::optional<protocol::SlotId> checkpoint(CacheNode node) const;
@@ -86,7 +91,7 @@ class PrefixCache {
   uint32_t num_blocks() const { return num_blocks_; }
   // Listings of blocks that another one lists too: always 0.
   uint32_t num_doubled() const { return num_doubled_; }
-  uint32_t num_checkpoints() const { return static_cast<uint32_t>(by_use_.size()); }
+  uint32_t num_checkpoints() const { return static_cast<uint32_t>(by_use_.size()) + num_pinned_; }
   uint32_t num_free_checkpoints() const { return free_checkpoints_.size(); }
   uint32_t num_reserved() const { return num_reserved_; }
   uint64_t num_evictions() const { return num_evictions_; }
@@ -107,6 +112,7 @@ class PrefixCache {
     bool used = false;
     std::optional<uint32_t> checkpoint;
     uint64_t checkpoint_used = 0;
+    uint32_t pins = 0;  // of the checkpoint
     uint64_t idle_since = 0;
     const std::string* root = nullptr;  // of a root: its key among roots_
   };
@@ -141,7 +147,7 @@ class PrefixCache {
   std::vector<CacheNode> buckets_;  // heads, by hash
   std::map<std::string, CacheNode> roots_;
   std::set<std::pair<uint64_t, CacheNode>> leaves_;  // idle, nothing after them, by time of use
-  std::set<std::pair<uint64_t, CacheNode>> by_use_;  // with a checkpoint, by time of use
+  std::set<std::pair<uint64_t, CacheNode>> by_use_;  // with one that is not pinned, by time of use
   FreeIds free_checkpoints_;
   std::vector<uint64_t> evicted_;  // hashes of blocks that went, for the reasons of misses
   uint64_t clock_ = 0;
@@ -149,6 +155,7 @@ class PrefixCache {
   uint32_t num_doubled_ = 0;
   uint32_t num_idle_ = 0;
   uint32_t num_reserved_ = 0;
+  uint32_t num_pinned_ = 0;  // checkpoints
   uint64_t num_evictions_ = 0;
   uint64_t num_holds_ = 0;
 };

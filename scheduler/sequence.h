@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "protocol/base/ids.h"
+#include "protocol/base/transfer_id.h"
 #include "protocol/messages/sampling_params.h"
 #include "protocol/messages/step.h"
 #include "scheduler/block_pool.h"
@@ -120,6 +121,10 @@ struct alignas(64) Sequence {
   bool has_run = false;    // it was started once, and its flow was charged with its prompt
   uint64_t start_tag = 0;  // of its flow then
   std::optional<uint32_t> pinned;
+  // The engine that has its cache, or gets it by a transfer: it starts there, once that is over.
+  std::optional<uint32_t> moved_to;
+  std::optional<protocol::TransferId> awaits;
+  bool handed_over = false;  // a group of those that decode is to run it
   std::string cache_root;
   bool salted = false;
 

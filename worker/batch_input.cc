@@ -88,7 +88,7 @@ ModelBatch BatchInput::Layout(const Shape& shape, Staging& staging) const {
 
 void BatchInput::Reset() {
   for (Slot& slot : table_) slot = Slot{};
-  for (Slot& slot : saved_) slot = Slot{};
+  for (SavedSlot& slot : saved_) slot = SavedSlot{};
   editor_.Reset();
 }
 
@@ -234,7 +234,7 @@ absl::Status BatchInput::CheckFresh(const SequenceStep& step) const {
                                step.shared_length, " shared tokens"));
   }
   if (step.restore_from) {
-    const Slot& saved = saved_[step.restore_from->value() - table_.size()];
+    const SavedSlot& saved = saved_[step.restore_from->value() - table_.size()];
     const int64_t back = std::max(saved.length, saved.written) - int64_t{step.first_position};
     if (!saved.used || step.first_position > saved.length || back > spec_.dspark.block) {
       return refuse(absl::StrCat("checkpoint ", step.restore_from->value(), " has ", saved.length,
@@ -258,14 +258,14 @@ absl::Status BatchInput::MoveState(const StepPlan& plan) {
     const uint32_t id = step.restore_from->value() - static_cast<uint32_t>(table_.size());
     SKEIN_RETURN_IF_ERROR(
         slots_.Restore(static_cast<int>(id), static_cast<int>(step.slot.value())));
-    table_[step.slot.value()] = saved_[id];
+    Slot& slot = table_[step.slot.value()] = Slot{};
+    static_cast<SavedSlot&>(slot) = saved_[id];
   }
   for (const SequenceStep& step : plan.sequences) {
     if (!step.save_to) continue;
     const uint32_t id = step.save_to->value() - static_cast<uint32_t>(table_.size());
     SKEIN_RETURN_IF_ERROR(slots_.Save(static_cast<int>(step.slot.value()), static_cast<int>(id)));
     saved_[id] = table_[step.slot.value()];
-    saved_[id].blocks.clear();
   }
   return absl::OkStatus();
 }

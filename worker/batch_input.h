@@ -24,6 +24,15 @@ struct SequenceDrafts {
   int draft_row = -1;  // of the first token among the draft head's logits; -1: provided by the plan
 };
 
+// What the worker knows of the state in a slot or a checkpoint beside its rows.
+struct SavedSlot {
+  int64_t used = 0;                  // 1: there is some
+  int64_t length = 0;                // tokens computed
+  int64_t written = 0;               // end of the positions that the last step wrote
+  int64_t fed_from = 0, fed_to = 0;  // positions that the draft head saw
+  int64_t begin = 0;                 // nothing is known of positions before it; rows are skipped
+};
+
 class BatchInput {
  public:
   // `token_map`: raw token -> compressed id, empty without Engram; outlives the object.
@@ -55,18 +64,19 @@ class BatchInput {
   // Queues the copy that brings the batch to the device, and that of its edits.
   absl::Status Upload() const;
 
+  // Of a checkpoint, counted from 0, that leaves for another worker or came from one.
+  const SavedSlot& saved(int checkpoint) const { return saved_[static_cast<size_t>(checkpoint)]; }
+  void SetSaved(int checkpoint, const SavedSlot& state) {
+    saved_[static_cast<size_t>(checkpoint)] = state;
+  }
+
   // Forgets every slot: the epoch is over.
   void Reset();
 
  private:
-  struct Slot {
-    bool used = false;
+  struct Slot : SavedSlot {
     protocol::SequenceId sequence;
-    int64_t length = 0;                // tokens computed
-    int64_t written = 0;               // end of the positions that the last step wrote
-    int64_t fed_from = 0, fed_to = 0;  // positions that the draft head saw
-    int64_t begin = 0;                 // nothing is known of positions before it; rows are skipped
-    int64_t shared = 0;                // compressed rows of positions before it are not written
+    int64_t shared = 0;  // compressed rows of positions before it are not written
     std::vector<int32_t> blocks;
   };
   // What a step's metadata is laid out for.
@@ -104,7 +114,7 @@ class BatchInput {
   std::span<const int32_t> token_map_;
   RopeTable plain_, compress_;
   std::vector<Slot> table_;
-  std::vector<Slot> saved_;  // by checkpoint: what the slot was, without blocks
+  std::vector<SavedSlot> saved_;  // by checkpoint
   std::vector<int> ratios_;  // of the model, ascending
   kernels::TensorView ring_source_;
   kernels::TensorView device_token_map_;

@@ -3,6 +3,7 @@
 // Must never act on a step that holds no named token.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "protocol/config/fault_list.h"
@@ -16,6 +17,10 @@ class FaultPoints {
 
   // The exit code with which the worker must end at once, if one is planted.
   std::optional<int> AtStart() const { return faults_.exit_at_start; }
+  // Nobody is to find the blocks that the worker of this number lends.
+  bool LosesBlocks(uint32_t worker) const {
+    return faults_.lose_blocks && static_cast<uint32_t>(*faults_.lose_blocks) == worker;
+  }
   // Aborts the process, or never returns, when the step computes a named token.
   void BeforeStep(const protocol::StepPlan& plan) const;
 

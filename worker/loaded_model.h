@@ -55,6 +55,8 @@ class LoadedModel {
   const ModelSpec& spec() const { return spec_; }
   const ModelWeights& weights() const { return *weights_; }
   Model& model() { return *model_; }
+  const KvCache& cache() const { return *cache_; }
+  StateSlots& slots() { return *slots_; }
   BatchInput& input() { return *input_; }
   PromptScorer& scorer() { return *scorer_; }
   DSparkHead* draft() { return draft_.get(); }    // null without draft head

@@ -29,6 +29,7 @@
 #include "protocol/config/fault_list.h"
 #include "protocol/config/listen_address.h"
 #include "protocol/metrics/metrics.h"
+#include "protocol/tensor/ucx_block_channel.h"
 #include "protocol/transport/control_transport.h"
 #include "protocol/transport/frame_metrics.h"
 #include "worker/build_identity.h"
@@ -283,6 +284,23 @@ absl::StatusOr<std::unique_ptr<protocol::ZmqTransport>> OpenTransport(
                  config.curve_allowed_keys_file}});
 }
 
+// Where this worker lends cache blocks, which it registers with; nothing when none move.
+absl::StatusOr<std::optional<ExecutorChannel>> OpenChannel(
+    const protocol::Config& config, protocol::NodeId self,
+    protocol::RegisterWorker& registration) {
+  if (config.transport.block_address.empty()) return std::nullopt;
+  protocol::UcxChannelOptions options;
+  options.address = config.transport.block_address;
+  if (config.features.rdma == "off") options.transports = protocol::UcxTransports::kTcp;
+  SKEIN_ASSIGN_OR_RETURN(std::unique_ptr<protocol::UcxBlockChannel> channel,
+                         protocol::UcxBlockChannel::Create(options));
+  registration.block_address = channel->address();
+  if (FaultsOf(config).LosesBlocks(self.value())) registration.block_address = "127.0.0.1:1";
+  SKEIN_LOG(kInfo, "cache blocks are lent").Field("address", channel->address());
+  return ExecutorChannel{std::move(channel),
+                         {registration.cache_layout, registration.numerics}};
+}
+
 int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> model,
           const LoadOptions& options, protocol::ParentGuard* parent, StopRequest& stop,
           Telemetry& telemetry, std::unique_ptr<protocol::ThreadedActorSystem>& owner) {
@@ -305,9 +323,10 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   };
   owner = std::make_unique<protocol::ThreadedActorSystem>(system_options, *std::move(transport));
   protocol::ThreadedActorSystem& system = *owner;
-
   auto registration = Registration(loaded, *model, options, system_options.incarnation);
   if (!registration.ok()) return Fail(registration.status(), kExitModel);
+  auto channel = OpenChannel(config, system_options.self.node, *registration);
+  if (!channel.ok()) return Fail(channel.status(), kExitConfig);
   auto watchdog = StepWatchdog::Create({});
   if (!watchdog.ok()) return Fail(watchdog.status(), kExitInternal);
   WorkerActorOptions actor;
@@ -320,7 +339,8 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   options.progress->Begin(StartPhase::kWarmup);
   auto spawned = system.Spawn("worker", [&](protocol::Waker& waker) {
     auto executor = std::make_unique<StepExecutor>(std::move(model), waker, StepHookOf(config),
-                                                   *std::move(watchdog), telemetry.metrics.get());
+                                                   *std::move(watchdog), telemetry.metrics.get(),
+                                                   *std::move(channel));
     telemetry.executor = executor.get();
     return std::make_unique<WorkerActor>(std::move(actor), std::move(executor));
   });

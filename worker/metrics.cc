@@ -13,6 +13,12 @@ namespace {
 
 using protocol::MetricsRegistry;
 
+// By protocol::MoveSide and MoveStatus.
+const std::vector<std::string> kDirections = {"send", "receive"};
+const std::vector<std::string> kResults = {"ok", "refused", "lost", "expired"};
+// From a kilobyte to four gigabytes.
+constexpr double kTransferBytes[] = {1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22,
+                                     1 << 24, 1 << 26, 1 << 28, 1 << 30, 4294967296.0};
 const std::vector<std::string> kStepPhases = {"prefill", "decode", "mixed"};
 const std::vector<std::string> kTiers = {"device", "host"};
 
@@ -104,10 +110,29 @@ StepFamilies::StepFamilies(MetricsRegistry& registry)
       engram_bytes(registry.AddCounters({"skein_engram_row_bytes_total", "Bytes of these rows."},
                                         {{"tier", kTiers}})) {}
 
+TransferFamilies::TransferFamilies(MetricsRegistry& registry)
+    : seconds(registry.AddHistograms(
+          {"skein_kv_transfer_seconds",
+           "From the order to move cache blocks to its end, of transfers that succeeded."},
+          protocol::StepDurationBounds(), {{"direction", kDirections}})),
+      bytes(registry.AddHistograms(
+          {"skein_kv_transfer_bytes", "Cache blocks and slot state of a transfer that succeeded."},
+          kTransferBytes, {{"direction", kDirections}})),
+      transfers(registry.AddCounters(
+          {"skein_kv_transfers_total",
+           "Transfers of cache blocks, lent to another worker (send) or fetched (receive). "
+           "lost or expired rising: the link between the workers, see their logs; refused: they do "
+           "not agree, a defect."},
+          {{"direction", kDirections}, {"result", kResults}})),
+      leases_expired(registry.AddCounter(
+          {"skein_kv_leases_expired_total",
+           "Blocks that were lent and not fetched in time; they are in use again."})) {}
+
 WorkerMetrics::WorkerMetrics(MetricsRegistry& registry, const protocol::Config& config,
                              const kernels::KernelRegistry& kernels,
                              const kernels::KernelManifest& manifest)
     : steps_(registry),
+      transfers_(registry),
       hangs_(registry
                  .AddCounters(
                      {"skein_hang_detections_total",
@@ -164,6 +189,18 @@ void WorkerMetrics::Count(const StepAccount& account) {
   steps_.nonfinite.Increment(static_cast<double>(account.nonfinite_logits));
   steps_.engram_lookups.At({tier_}).Increment(static_cast<double>(account.table_rows));
   steps_.engram_bytes.At({tier_}).Increment(static_cast<double>(account.table_bytes));
+}
+
+void WorkerMetrics::Count(const protocol::BlocksMoved& moved) {
+  const std::string_view direction = kDirections[static_cast<size_t>(moved.side)];
+  transfers_.transfers.At({direction, kResults[static_cast<size_t>(moved.status)]}).Increment();
+  if (moved.status == protocol::MoveStatus::kOk) {
+    transfers_.seconds.At({direction}).Observe(static_cast<double>(moved.took_us) / 1e6);
+    transfers_.bytes.At({direction}).Observe(static_cast<double>(moved.bytes));
+  }
+  if (moved.side == protocol::MoveSide::kLend && moved.status == protocol::MoveStatus::kExpired) {
+    transfers_.leases_expired.Increment();
+  }
 }
 
 void WorkerMetrics::SetMemory(const MemoryUse& use) {

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "kernels/kernel_registry.h"
 #include "protocol/config/config.h"
+#include "protocol/messages/move.h"
 #include "protocol/metrics/metrics.h"
 #include "worker/start_progress.h"
 
@@ -49,12 +50,22 @@ struct StepFamilies {
   protocol::CounterFamily engram_lookups, engram_bytes;  // tier
 };
 
+// Families of block transfers.
+struct TransferFamilies {
+  explicit TransferFamilies(protocol::MetricsRegistry& registry);
+  protocol::HistogramFamily seconds, bytes;  // direction
+  protocol::CounterFamily transfers;         // direction, result
+  protocol::Counter leases_expired;
+};
+
 class WorkerMetrics {
  public:
   WorkerMetrics(protocol::MetricsRegistry& registry, const protocol::Config& config,
                 const kernels::KernelRegistry& kernels, const kernels::KernelManifest& manifest);
 
   void Count(const StepAccount& account);
+  // One side of a block transfer ended.
+  void Count(const protocol::BlocksMoved& moved);
   void CountAbort(std::string_view cause) { comm_aborts_.At({cause}).Increment(); }
   void SetMemory(const MemoryUse& use);
   void SetStart(const StartProgress& progress);
@@ -70,6 +81,7 @@ class WorkerMetrics {
 
  private:
   StepFamilies steps_;
+  TransferFamilies transfers_;
   protocol::Counter hangs_;
   protocol::CounterFamily comm_aborts_;  // cause
   protocol::GaugeFamily kv_pool_bytes_;  // pool

@@ -20,8 +20,8 @@ namespace {
 
 // Plans of both lanes, of this epoch and of those that ended while they waited.
 constexpr size_t kPlansMax = 16;
-// The same, resets and meetings of epoch changes and the end.
-constexpr size_t kJobsMax = 2 * kPlansMax;
+// The same, copies of block transfers, resets and meetings of epoch changes and the end.
+constexpr size_t kJobsMax = 2 * kPlansMax + 2 * kMovesMax;
 // Meetings whose outcome nobody took.
 constexpr size_t kFormedMax = kJobsMax;
 // How long the ranks of a new epoch have to meet.
@@ -388,7 +388,7 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan, const StepAgreed& a
 
 StepExecutor::StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
                            StepHook before_step, std::unique_ptr<StepWatchdog> watchdog,
-                           WorkerMetrics* metrics)
+                           WorkerMetrics* metrics, std::optional<ExecutorChannel> channel)
     : model_(std::move(model)),
       before_step_(std::move(before_step)),
       watchdog_(std::move(watchdog)),
@@ -396,7 +396,8 @@ StepExecutor::StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& 
       capacity_(model_->ranks() == nullptr ? 0 : model_->ranks()->capacity()),
       jobs_(kJobsMax, doorbell_),
       results_(kPlansMax, actor),
-      formed_(kFormedMax, actor) {
+      formed_(kFormedMax, actor),
+      mover_(MakeMover(std::move(channel), actor)) {
   thread_ = std::thread([this] { Loop(); });
   warm_.acquire();
 }
@@ -457,6 +458,7 @@ absl::Status StepExecutor::Reset() {
     if (metrics_ != nullptr) metrics_->CountAbort("epoch_left");
   }
   forming_.reset();
+  if (mover_ != nullptr) mover_->Reset();
   return jobs_.TryPush(ForgetAll{});
 }
 
@@ -565,6 +567,10 @@ bool StepExecutor::Run(Job& job) {
     if (model_->ranks() != nullptr) model_->ranks()->SetGroup(nullptr);
     group_.reset();
     model_->input().Reset();
+    return true;
+  }
+  if (auto* call = std::get_if<DeviceCall>(&job); call != nullptr) {
+    (*call)(*model_);
     return true;
   }
   if (auto* meet = std::get_if<Meet>(&job); meet != nullptr) {

@@ -19,6 +19,7 @@
 #include "protocol/messages/control.h"
 #include "protocol/messages/step.h"
 #include "protocol/tensor/collective_group.h"
+#include "worker/block_mover.h"
 #include "worker/loaded_model.h"
 #include "worker/metrics.h"
 #include "worker/step_runner.h"
@@ -35,6 +36,12 @@ using StepAgreed = std::function<void(int rows)>;
 protocol::StepResult RunPlan(LoadedModel& model, const protocol::StepPlan& plan,
                              const StepAgreed& agreed = nullptr, StepAccount* account = nullptr);
 
+// Over which, and as whom, an executor moves cache blocks.
+struct ExecutorChannel {
+  std::unique_ptr<protocol::BlockChannel> channel;
+  CacheIdentity own;
+};
+
 class StepExecutor final : public StepRunner {
  public:
   using StepHook = std::function<void(const protocol::StepPlan&)>;
@@ -43,7 +50,8 @@ class StepExecutor final : public StepRunner {
   // the device thread ran a step of its own.
   StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
                StepHook before_step = nullptr, std::unique_ptr<StepWatchdog> watchdog = nullptr,
-               WorkerMetrics* metrics = nullptr);
+               WorkerMetrics* metrics = nullptr,
+               std::optional<ExecutorChannel> channel = std::nullopt);
   // Ends the thread after the step it is in.
   ~StepExecutor() override;
   StepExecutor(const StepExecutor&) = delete;
@@ -54,6 +62,19 @@ class StepExecutor final : public StepRunner {
   absl::Status Form(const protocol::FormGroup& group) override;
   std::optional<FormOutcome> TakeFormed() override;
   std::vector<protocol::StepResult> TakeResults() override;
+  absl::Status Move(protocol::MoveBlocks move) override {
+    if (mover_ == nullptr) return StepRunner::Move(std::move(move));
+    mover_->Move(std::move(move));
+    return absl::OkStatus();
+  }
+  std::vector<protocol::BlocksMoved> TakeMoved() override {
+    if (mover_ == nullptr) return {};
+    std::vector<protocol::BlocksMoved> moved = mover_->TakeMoved();
+    for (const protocol::BlocksMoved& one : moved) {
+      if (metrics_ != nullptr) metrics_->Count(one);
+    }
+    return moved;
+  }
   absl::Duration RunningFor() const override;
 
   // For metrics; any thread.
@@ -71,7 +92,7 @@ class StepExecutor final : public StepRunner {
   };
   struct ForgetAll {};
   struct End {};
-  using Job = std::variant<protocol::StepPlan, Meet, ForgetAll, End>;
+  using Job = std::variant<protocol::StepPlan, Meet, DeviceCall, ForgetAll, End>;
 
   // Takes the waits for other ranks out of the time of a step. Device thread.
   class Excuse final : public protocol::WaitObserver {
@@ -98,6 +119,13 @@ class StepExecutor final : public StepRunner {
     std::counting_semaphore<> semaphore_{0};
   };
 
+  std::unique_ptr<BlockMover> MakeMover(std::optional<ExecutorChannel> channel,
+                                        protocol::Waker& actor) {
+    if (!channel) return nullptr;
+    return std::make_unique<BlockMover>(
+        std::move(channel->channel), std::move(channel->own), ShapeOf(*model_), actor,
+        [this](DeviceCall call) { return jobs_.TryPush(std::move(call)); });
+  }
   void Loop();
   void WarmUp();
   bool Run(Job& job);
@@ -121,6 +149,7 @@ class StepExecutor final : public StepRunner {
   protocol::Mailbox<Job> jobs_;
   protocol::Mailbox<protocol::StepResult> results_;
   protocol::Mailbox<FormOutcome> formed_;
+  std::unique_ptr<BlockMover> mover_;  // null: no blocks are moved; outlives the device thread
   std::binary_semaphore warm_{0};
   std::thread thread_;
 };

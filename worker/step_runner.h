@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "protocol/messages/control.h"
+#include "protocol/messages/move.h"
 #include "protocol/messages/step.h"
 
 namespace skein::worker {
@@ -36,6 +37,14 @@ class StepRunner {
   }
   // The outcome of the newest meeting that ended since the last call. Actor thread only.
   virtual std::optional<FormOutcome> TakeFormed() { return std::nullopt; }
+  // Begins one side of a block transfer of this epoch; TakeMoved gives its end. A runner that
+  // cannot registers no address, and is not asked.
+  virtual absl::Status Move(protocol::MoveBlocks move) {
+    return absl::UnimplementedError("the worker moves no cache blocks; transfer " +
+                                    std::to_string(move.transfer.value()));
+  }
+  // Sides of transfers that ended since the last call. Actor thread only.
+  virtual std::vector<protocol::BlocksMoved> TakeMoved() { return {}; }
   // How long the step that runs has been running; zero when none does. Actor thread.
   virtual absl::Duration RunningFor() const { return absl::ZeroDuration(); }
   // Results left since the last call. Actor thread only.

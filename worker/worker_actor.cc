@@ -97,6 +97,34 @@ void WorkerActor::Handle(Context& context, protocol::StepPlan plan) {
   ++plans_running_;
 }
 
+void WorkerActor::Handle(Context& context, protocol::MoveBlocks move) {
+  if (!member_ || move.epoch != member_->epoch) {
+    ++num_stale_;
+    return;
+  }
+  protocol::BlocksMoved refusal;
+  refusal.transfer = move.transfer;
+  refusal.group = move.group;
+  refusal.epoch = move.epoch;
+  refusal.side = move.side;
+  refusal.status = protocol::MoveStatus::kRefused;
+  const absl::Status begun = runner_->Move(std::move(move));
+  if (begun.ok()) return;
+  refusal.message = std::string(begun.message());
+  SendMoved(context, std::move(refusal));
+}
+
+void WorkerActor::SendMoved(Context& context, protocol::BlocksMoved moved) {
+  if (!member_ || moved.epoch != member_->epoch) {
+    ++num_stale_;
+    return;
+  }
+  const absl::Status sent = context.Send(options_.coordinator, member_->epoch, std::move(moved));
+  if (sent.ok()) return;
+  LeaveEpoch(context, absl::StrCat("the end of a block transfer: ", sent.message()));
+  registered_ = false;
+}
+
 void WorkerActor::Handle(Context& context, const protocol::AbortEpoch& message) {
   if (member_ && message.epoch == member_->epoch) LeaveEpoch(context, message.reason);
 }
@@ -128,8 +156,9 @@ void WorkerActor::OnMessage(Context& context, protocol::Envelope envelope) {
         if constexpr (std::is_same_v<M, protocol::StepResult> ||
                       std::is_same_v<M, protocol::RegisterWorker> ||
                       std::is_same_v<M, protocol::GroupFormed> ||
-                      std::is_same_v<M, protocol::Heartbeat>) {
-          Unexpected("step_result, register_worker, group_formed or heartbeat");
+                      std::is_same_v<M, protocol::Heartbeat> ||
+                      std::is_same_v<M, protocol::BlocksMoved>) {
+          Unexpected("step_result, register_worker, group_formed, heartbeat or blocks_moved");
         } else {
           Handle(context, std::move(message));
         }
@@ -197,6 +226,7 @@ void WorkerActor::OnIdle(Context& context) {
   if (StopAsked(context)) return;
   if (const std::optional<FormOutcome> outcome = runner_->TakeFormed()) Handle(context, *outcome);
   for (StepResult& result : runner_->TakeResults()) SendResult(context, std::move(result));
+  for (protocol::BlocksMoved& moved : runner_->TakeMoved()) SendMoved(context, std::move(moved));
 }
 
 }  // namespace skein::worker

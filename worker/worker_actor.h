@@ -48,6 +48,7 @@ class WorkerActor final : public protocol::Actor {
 
   void Handle(protocol::Context& context, protocol::FormGroup message);
   void Handle(protocol::Context& context, protocol::StepPlan plan);
+  void Handle(protocol::Context& context, protocol::MoveBlocks move);
   void Handle(protocol::Context& context, const protocol::AbortEpoch& message);
   void Handle(protocol::Context& context, const protocol::LeaseGrant& grant);
   void Handle(protocol::Context& context, const protocol::Shutdown& shutdown);
@@ -59,6 +60,7 @@ class WorkerActor final : public protocol::Actor {
   void Formed(protocol::Context& context);
   void Handle(protocol::Context& context, const FormOutcome& outcome);
   void SendResult(protocol::Context& context, protocol::StepResult result);
+  void SendMoved(protocol::Context& context, protocol::BlocksMoved moved);
 
   const WorkerActorOptions options_;
   const std::unique_ptr<StepRunner> runner_;

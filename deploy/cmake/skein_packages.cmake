@@ -11,6 +11,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.42)
 find_package(ZLIB REQUIRED)
 find_package(OpenSSL 3 REQUIRED)
+find_path(UCX_INCLUDE_DIR ucp/api/ucp.h REQUIRED)  # libucx-dev; the library is opened at run time
 if(SKEIN_TESTS)
   find_package(GTest 1.12 CONFIG REQUIRED)
 endif()

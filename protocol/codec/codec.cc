@@ -17,7 +17,9 @@
 #include "protocol/base/strings.h"
 #include "protocol/codec/edits_codec.h"
 #include "protocol/codec/list_limits.h"
+#include "protocol/codec/moves_codec.h"
 #include "protocol/codec/scores_codec.h"
+#include "protocol/codec/text_codec.h"
 #include "protocol/schema/control.capnp.h"
 #include "protocol/schema/step.capnp.h"
 
@@ -25,21 +27,6 @@ namespace skein::protocol {
 namespace {
 
 constexpr std::string_view kUnknownType = "unknown";  // where a type has no name
-
-// Copies the text of a message, cut to what a message may hold: texts are only for people.
-template <typename Setter>
-void WriteText(std::string_view text, Setter set) {
-  const std::string cut(text.substr(0, kTextBytesMax));
-  set(capnp::Text::Reader(cut.c_str(), cut.size()));
-}
-
-absl::Status ReadText(capnp::Text::Reader text, std::string_view field, std::string& out) {
-  if (text.size() > kTextBytesMax) {
-    return Malformed(field, Concat(text.size(), " bytes; at most ", kTextBytesMax));
-  }
-  out.assign(text.begin(), text.size());
-  return absl::OkStatus();
-}
 
 absl::Status Write(const SequenceStep& in, wire::SequenceStep::Builder out) {
   if (in.tokens.size() > kStepTokensMax) {
@@ -296,6 +283,7 @@ absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) 
   out.setIncarnation(in.incarnation.value());
   out.setRank(in.rank.value());
   out.setNumRanks(in.num_ranks);
+  WriteText(in.block_address, [&](capnp::Text::Reader text) { out.setBlockAddress(text); });
   auto geometry = out.initGeometry();
   geometry.setBlockTokens(in.geometry.block_tokens);
   geometry.setNumBlocks(in.geometry.num_blocks);
@@ -344,6 +332,8 @@ absl::Status Read(wire::RegisterWorker::Reader in, RegisterWorker& out) {
     return Malformed("RegisterWorker.rank",
                      Concat(out.rank.value(), " of ", out.num_ranks, " ranks"));
   }
+  SKEIN_RETURN_IF_ERROR(
+      ReadText(in.getBlockAddress(), "RegisterWorker.block_address", out.block_address));
   const auto geometry = in.getGeometry();
   out.geometry.block_tokens = geometry.getBlockTokens();
   out.geometry.num_blocks = geometry.getNumBlocks();
@@ -455,6 +445,8 @@ SKEIN_WIRE(AbortEpoch)
 SKEIN_WIRE(Heartbeat)
 SKEIN_WIRE(LeaseGrant)
 SKEIN_WIRE(Shutdown)
+SKEIN_WIRE(MoveBlocks)
+SKEIN_WIRE(BlocksMoved)
 #undef SKEIN_WIRE
 
 // Runs `body` and turns what it throws into a status.

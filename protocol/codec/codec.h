@@ -26,6 +26,8 @@ enum class MessageType : uint16_t {
   kLeaseGrant = 8,
   // 9 and 10 were the drain of 1.0, which nobody sent.
   kShutdown = 11,
+  kMoveBlocks = 12,
+  kBlocksMoved = 13,
 };
 
 // Documented maxima, enforced by both sides.
@@ -40,6 +42,7 @@ inline constexpr size_t kMaskWordsMax = 16'384;
 inline constexpr size_t kTopLogprobsMax = 32;
 inline constexpr size_t kTextBytesMax = 4096;
 inline constexpr size_t kFeaturesMax = 64;
+inline constexpr size_t kMovedBlocksMax = 131'072;  // of one transfer
 inline constexpr int kNestingMax = 8;
 
 MessageType TypeOf(const Message& message);

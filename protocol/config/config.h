@@ -66,6 +66,7 @@ struct SchedulerConfig {
   int64_t data_parallel_size = 1;      // workers in all, each with its own part of the requests
   int64_t expert_parallel_size = 1;    // of them that form a group and share one set of experts
   int64_t enable_expert_parallel = 0;  // 1: all of them are one group
+  int64_t prefill_groups = 0;          // groups that compute prompts for the others
   int64_t max_num_seqs = 64;
   int64_t max_num_batched_tokens = 512;
   int64_t block_size = 64;
@@ -115,6 +116,7 @@ struct TransportConfig {
   std::string curve_server_key;  // tcp: public key of the coordinator; two while it is replaced
   std::string curve_secret_key_file;    // tcp: this process's pair, of skein keygen
   std::string curve_allowed_keys_file;  // tcp: public keys that the coordinator lets in
+  std::string block_address;            // where a worker lends cache blocks; empty: none move
   absl::Duration heartbeat_interval = absl::Milliseconds(100);
   absl::Duration heartbeat_timeout = absl::Milliseconds(300);
   absl::Duration lease_timeout = absl::Seconds(1);

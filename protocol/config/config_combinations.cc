@@ -1,5 +1,7 @@
 #include "protocol/config/config_combinations.h"
 
+#include <arpa/inet.h>
+
 #include "protocol/base/strings.h"
 #include "protocol/config/admin_address.h"
 #include "protocol/config/fault_list.h"
@@ -74,6 +76,42 @@ void CheckExpertParallel(const Config& config, PathNamer name_of,
   }
 }
 
+// Loopback, or of a network that is not routed in the internet.
+bool IsPrivateIpv4(const std::string& text) {
+  in_addr address{};
+  if (::inet_pton(AF_INET, text.c_str(), &address) != 1) return false;
+  const uint32_t ip = ntohl(address.s_addr);
+  return ip >> 24 == 127 || ip >> 24 == 10 || ip >> 16 == 0xC0A8 || ip >> 20 == 0xAC1;
+}
+
+// Where cache blocks cross, and what hands them over.
+void CheckBlockMoves(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
+  const std::string& address = config.transport.block_address;
+  if (!address.empty() && !IsPrivateIpv4(address)) {
+    problems.push_back(Concat(name_of("transport.block_address"), ": \"", address,
+                              "\" is no private IPv4 address; cache blocks are not encrypted: use "
+                              "10/8, 172.16/12, 192.168/16 or 127/8"));
+  }
+  const SchedulerConfig& scheduler = config.scheduler;
+  if (scheduler.prefill_groups == 0) return;
+  const std::string prefill = name_of("scheduler.prefill_groups");
+  const int64_t groups = scheduler.data_parallel_size / ExpertParallelSize(scheduler);
+  if (scheduler.prefill_groups >= groups) {
+    problems.push_back(Concat(prefill, ": ", scheduler.prefill_groups, " of ", groups,
+                              groups == 1 ? " group" : " groups",
+                              " leaves none that decodes; raise ",
+                              name_of("scheduler.data_parallel_size")));
+  }
+  if (address.empty()) {
+    problems.push_back(Concat(name_of("transport.block_address"), ": ", prefill,
+                              " needs one, to hand cache blocks over; give 127.0.0.1 on one host"));
+  }
+  if (scheduler.enable_prefix_caching == 0) {
+    problems.push_back(Concat(name_of("scheduler.enable_prefix_caching"), ": ", prefill,
+                              " needs it, since blocks are handed over through the cache; give 1"));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> CombinationProblems(const Config& config, const LoadOptions& options,
@@ -131,6 +169,7 @@ std::vector<std::string> CombinationProblems(const Config& config, const LoadOpt
                               "tcp://address:port"));
   }
   CheckExpertParallel(config, name_of, problems);
+  CheckBlockMoves(config, name_of, problems);
   CheckOperator(config, name_of, problems);
   CheckMetricsListen(config, name_of, problems);
   return problems;

@@ -120,6 +120,10 @@ constexpr ConfigKey kKeys[] = {
     {"scheduler.enable_expert_parallel", "enable-expert-parallel",
      &At<&Config::scheduler, &SchedulerConfig::enable_expert_parallel>, 0, 1, "", "",
      "1: expert-parallel-size is data-parallel-size, so that all workers are one group"},
+    {"scheduler.prefill_groups", "prefill-groups",
+     &At<&Config::scheduler, &SchedulerConfig::prefill_groups>, 0, 63, "", "",
+     "groups, the first ones, that compute prompts and hand sequences over to the others, which so "
+     "decode without long steps; 0: every group does both; needs block-address"},
     {"scheduler.max_num_seqs", "max-num-seqs",
      &At<&Config::scheduler, &SchedulerConfig::max_num_seqs>, 1, 1024, "", "",
      "sequences that run at the same time on one worker"},
@@ -175,7 +179,8 @@ constexpr ConfigKey kKeys[] = {
     {"worker.enable_faults", "enable-faults", &At<&Config::worker, &WorkerConfig::enable_faults>, 0,
      0, "", "",
      "faults to plant in tests of recovery: abort_on_token:ID, hang_on_token:ID, "
-     "exit_at_start:CODE, wedge_on_token:ID; refused unless the API is on loopback"},
+     "exit_at_start:CODE, lose_blocks:WORKER, wedge_on_token:ID; refused unless the API is on "
+     "loopback"},
     {"worker.metrics_listen", "worker-metrics-listen",
      &At<&Config::worker, &WorkerConfig::metrics_listen>, 0, 0, "", "",
      "where workers are scraped: ADDRESS:PORT of the node's first, the others at the ports behind "
@@ -208,6 +213,10 @@ constexpr ConfigKey kKeys[] = {
     {"transport.curve_allowed_keys_file", "curve-allowed-keys-file",
      &At<&Config::transport, &TransportConfig::curve_allowed_keys_file>, 0, 0, "", "",
      "tcp: file with the public keys that the coordinator lets in, one in a line"},
+    {"transport.block_address", "block-address",
+     &At<&Config::transport, &TransportConfig::block_address>, 0, 0, "", "",
+     "private IPv4 of this host on which its workers lend cache blocks to other groups (UCX, not "
+     "encrypted), so that sequences move without being computed again; empty: they are"},
     {"transport.heartbeat_interval", "heartbeat-interval",
      &At<&Config::transport, &TransportConfig::heartbeat_interval>, 0.01, 60, "", "seconds",
      "time between two signs of life of a connection"},

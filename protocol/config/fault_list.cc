@@ -17,12 +17,13 @@ absl::Status ParseFault(std::string_view entry, FaultList& faults) {
   std::optional<int32_t>* fault = name == "abort_on_token"   ? &faults.abort_on_token
                                   : name == "hang_on_token"  ? &faults.hang_on_token
                                   : name == "exit_at_start"  ? &faults.exit_at_start
+                                  : name == "lose_blocks"    ? &faults.lose_blocks
                                   : name == "wedge_on_token" ? &faults.wedge_on_token
                                                              : nullptr;
   if (fault == nullptr) {
     return absl::InvalidArgumentError(
         Concat("\"", entry, "\" is no fault; there are abort_on_token:ID, hang_on_token:ID, ",
-               "exit_at_start:CODE and wedge_on_token:ID"));
+               "exit_at_start:CODE, lose_blocks:WORKER and wedge_on_token:ID"));
   }
   if (fault->has_value()) return absl::InvalidArgumentError(Concat(name, " is given twice"));
   int32_t number = -1;

@@ -14,6 +14,7 @@ struct FaultList {
   std::optional<int32_t> abort_on_token;  // the worker aborts when a step computes the token
   std::optional<int32_t> hang_on_token;   // its device thread stands still for ever
   std::optional<int32_t> exit_at_start;   // it ends with this code before it registers
+  std::optional<int32_t> lose_blocks;     // worker number N lends cache blocks where nobody answers
   std::optional<int32_t> wedge_on_token;  // the coordinator's control thread stands still, 3 s
 };
 

@@ -14,7 +14,7 @@ namespace skein::protocol {
 // minor one rises when fields are added: neighbouring minors speak to each other in both orders,
 // which is what a rolling restart needs. 1.1 added everything after `geometry` below.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 2;
+inline constexpr uint32_t kProtocolMinor = 3;
 
 // How the process before this one, of the same worker, ended; its supervisor knows. Numbers are
 // those of the flag --predecessor-end.
@@ -45,6 +45,9 @@ struct RegisterWorker {
   // model is rank 0 of 1.
   RankId rank;
   uint32_t num_ranks = 1;
+  // Since 1.3: where other workers fetch cache blocks from this one; empty: it neither lends nor
+  // fetches any.
+  std::string block_address = {};
   friend bool operator==(const RegisterWorker&, const RegisterWorker&) = default;
 };
 

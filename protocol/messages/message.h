@@ -5,12 +5,14 @@
 #include <variant>
 
 #include "protocol/messages/control.h"
+#include "protocol/messages/move.h"
 #include "protocol/messages/step.h"
 
 namespace skein::protocol {
 
 using Message = std::variant<StepPlan, StepResult,                                // data plane
                              RegisterWorker, FormGroup, GroupFormed, AbortEpoch,  // membership
-                             Heartbeat, LeaseGrant, Shutdown>;                    // liveness, end
+                             Heartbeat, LeaseGrant, Shutdown,                     // liveness, end
+                             MoveBlocks, BlocksMoved>;                            // block transfers
 
 }  // namespace skein::protocol

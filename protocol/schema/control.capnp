@@ -20,6 +20,7 @@ struct RegisterWorker {
   predecessorEnd @11 :UInt8;
   rank @12 :UInt32;
   numRanks @13 :UInt32 = 1;
+  blockAddress @14 :Text;
 }
 
 struct FormGroup {
@@ -55,4 +56,29 @@ struct LeaseGrant {
 struct Shutdown {
   reason @0 :Text;
   refused @1 :Bool;
+}
+
+struct MoveBlocks {
+  transfer @0 :UInt64;
+  group @1 :UInt32;
+  epoch @2 :UInt64;
+  side @3 :UInt8;
+  blocks @4 :List(UInt32);
+  checkpoint @5 :UInt32;
+  position @6 :UInt32;
+  address @7 :Text;
+  cacheLayout @8 :Text;
+  numerics @9 :Text;
+  timeoutMs @10 :UInt32;
+}
+
+struct BlocksMoved {
+  transfer @0 :UInt64;
+  group @1 :UInt32;
+  epoch @2 :UInt64;
+  side @3 :UInt8;
+  status @4 :UInt8;
+  message @5 :Text;
+  bytes @6 :UInt64;
+  tookUs @7 :UInt64;
 }

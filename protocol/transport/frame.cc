@@ -2,35 +2,16 @@
 // Must never read past the length that was checked first.
 #include "protocol/transport/frame.h"
 
-#include <array>
 #include <concepts>
 #include <cstring>
+
+#include "protocol/base/crc32c.h"
 
 namespace skein::protocol {
 namespace {
 
 // Offsets of the header. The checksum covers header (with this field zero) and body.
 constexpr size_t kChecksumAt = 12;
-
-using Table = std::array<std::array<uint32_t, 256>, 8>;
-
-constexpr Table MakeTable() {
-  Table table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82F63B78u : 0u);
-    table[0][i] = crc;
-  }
-  for (size_t slice = 1; slice < 8; ++slice) {
-    for (size_t i = 0; i < 256; ++i) {
-      const uint32_t before = table[slice - 1][i];
-      table[slice][i] = (before >> 8) ^ table[0][before & 0xFF];
-    }
-  }
-  return table;
-}
-
-constexpr Table kTable = MakeTable();
 
 template <std::unsigned_integral T>
 void Put(std::byte*& out, T value) {
@@ -54,20 +35,6 @@ uint32_t FrameChecksum(std::span<const std::byte> frame) {
 }
 
 }  // namespace
-
-uint32_t Crc32c(uint32_t crc, std::span<const std::byte> bytes) {
-  crc = ~crc;
-  const std::byte* at = bytes.data();
-  size_t left = bytes.size();
-  while (left >= 8) {
-    const uint64_t word = Get<uint64_t>(at) ^ crc;
-    crc = 0;
-    for (size_t i = 0; i < 8; ++i) crc ^= kTable[7 - i][(word >> (8 * i)) & 0xFF];
-    left -= 8;
-  }
-  while (left-- > 0) crc = (crc >> 8) ^ kTable[0][(crc ^ std::to_integer<uint32_t>(*at++)) & 0xFF];
-  return ~crc;
-}
 
 std::vector<std::byte> EncodeFrame(const FrameHeader& header, std::span<const std::byte> body) {
   std::vector<std::byte> frame(kFrameHeaderBytes + body.size());

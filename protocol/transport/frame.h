@@ -54,7 +54,4 @@ struct DecodedFrame {
 // Exact length, magic, version and checksum are verified; header and body are empty on a defect.
 DecodedFrame DecodeFrame(std::span<const std::byte> frame);
 
-// CRC-32C (Castagnoli) of `bytes`, continuing from `crc` (0 at the start).
-uint32_t Crc32c(uint32_t crc, std::span<const std::byte> bytes);
-
 }  // namespace skein::protocol

@@ -49,6 +49,9 @@ constexpr absl::Duration kBetweenFaults = absl::Seconds(4);
 const std::map<std::string, std::string>& Silent() {
   static const auto* panels = new std::map<std::string, std::string>{
       {"cache/Audit", "shows defects of the accounts"},
+      {"cache/Block transfers", "needs groups that move blocks: transport.block_address"},
+      {"cache/Time of a block transfer", "needs groups that move blocks"},
+      {"cache/Bytes of block transfers", "needs groups that move blocks"},
       {"workers/Swept at the start", "needs a supervisor that was killed before this start"},
       {"workers/Bad frames", "needs a damaged network or a stranger on it"},
       {"workers/Resent frames", "needs a network that loses"},

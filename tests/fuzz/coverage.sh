@@ -16,7 +16,7 @@ bench_workload worker/node/commands/bench_workload.cc
 call_grammar coordinator/text/call_grammar.cc coordinator/text/grammar_matcher.cc coordinator/text/token_trie.cc
 chat_request coordinator/api/chat_request.cc coordinator/api/generation_params.cc coordinator/api/field_reader.cc
 checkpoint worker/model/checkpoint.cc
-codec protocol/codec/codec.cc protocol/codec/edits_codec.cc protocol/codec/scores_codec.cc
+codec protocol/codec/codec.cc protocol/codec/edits_codec.cc protocol/codec/moves_codec.cc protocol/codec/scores_codec.cc
 completion_request coordinator/api/completion_request.cc coordinator/api/raw_prompts.cc
 config protocol/config/config.cc protocol/config/yaml_reader.cc protocol/config/speculative_config.cc
 curve_keys protocol/transport/curve_keys.cc

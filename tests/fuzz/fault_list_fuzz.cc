@@ -20,6 +20,7 @@ std::string Written(const FaultList& list) {
   add("abort_on_token", list.abort_on_token);
   add("hang_on_token", list.hang_on_token);
   add("exit_at_start", list.exit_at_start);
+  add("lose_blocks", list.lose_blocks);
   add("wedge_on_token", list.wedge_on_token);
   return text;
 }

@@ -131,7 +131,7 @@ TEST_P(RolloutProcessTest, EveryStreamIsWholeAndExact) {
                                  "--rollout-drain-timeout", "0.3"}))
       << server.output();
   // The line takes the way through the supervisor; readiness is seen over HTTP.
-  EXPECT_TRUE(server.WaitForOutput("build=before protocol=1.1")) << server.output();
+  EXPECT_TRUE(server.WaitForOutput("build=before protocol=1.2")) << server.output();
   const ChatAnswer greedy = Ask(server.port(), kStory);
   const ChatAnswer seeded = Ask(server.port(), kSeededStory);
   ASSERT_EQ(greedy.entries.size(), 300u) << greedy.refusal;
@@ -140,7 +140,7 @@ TEST_P(RolloutProcessTest, EveryStreamIsWholeAndExact) {
   Load drawn(server.port(), kSeededStory, seeded, 3);
   programs.SetWorker("skein-worker");
   most_out = std::max(most_out, RollOut(server, SKEIN_VERSION));
-  EXPECT_EQ(CountOf(server.output(), "protocol=1.2"), groups);
+  EXPECT_EQ(CountOf(server.output(), "protocol=1.3"), groups);
   programs.SetWorker("skein-worker-before");
   most_out = std::max(most_out, RollOut(server, "before"));
   plain.Stop();

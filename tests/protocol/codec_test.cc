@@ -118,6 +118,25 @@ TEST(CodecTest, TheReceiverRefusesValuesOutOfRange) {
               HasSubstr("RegisterWorker.rank: 4 of 4 ranks"));
 }
 
+TEST(CodecTest, MovesOutOfRangeAreRefused) {
+  MoveBlocks move;
+  move.blocks.resize(kMovedBlocksMax + 1);
+  EXPECT_THAT(std::string(StatusText(EncodeMessage(move).status())),
+              HasSubstr("MoveBlocks.blocks has 131073 entries; at most 131072"));
+  move.blocks.clear();
+  move.side = static_cast<MoveSide>(2);
+  EXPECT_EQ(DecodeError(MessageType::kMoveBlocks, *EncodeMessage(move)),
+            "MoveBlocks.side: 2 names no side");
+  BlocksMoved moved;
+  moved.side = static_cast<MoveSide>(7);
+  EXPECT_EQ(DecodeError(MessageType::kBlocksMoved, *EncodeMessage(moved)),
+            "BlocksMoved.side: 7 names no side");
+  moved.side = MoveSide::kFetch;
+  moved.status = static_cast<MoveStatus>(4);
+  EXPECT_EQ(DecodeError(MessageType::kBlocksMoved, *EncodeMessage(moved)),
+            "BlocksMoved.status: 4 names no status");
+}
+
 TEST(CodecTest, EditsOutOfRangeAreRefused) {
   const auto told = [](const auto& change) {
     SequenceEdits edits;

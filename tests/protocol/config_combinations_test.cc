@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "protocol/base/strings.h"
+
 namespace skein::protocol {
 namespace {
 
@@ -63,6 +65,42 @@ TEST(ConfigCombinationsTest, WorkersAreScrapedAtPortsOfTheirOwn) {
                   "port is 65535; give a lower one"));
   config.worker.metrics_listen = "127.0.0.1:0";
   EXPECT_THAT(Problems(config), IsEmpty()) << "free ones";
+}
+
+TEST(ConfigCombinationsTest, BlocksAreLentOnPrivateAddressesAlone) {
+  Config config;
+  for (const char* address : {"127.0.0.1", "10.1.2.3", "172.31.0.1", "192.168.7.8"}) {
+    config.transport.block_address = address;
+    EXPECT_THAT(Problems(config), IsEmpty()) << address;
+  }
+  for (const char* address : {"0.0.0.0", "8.8.8.8", "172.32.0.1", "node7", "127.0.0.1:80"}) {
+    config.transport.block_address = address;
+    EXPECT_THAT(Problems(config),
+                ElementsAre(Concat("transport.block_address: \"", address,
+                                   "\" is no private IPv4 address; cache blocks are not encrypted: "
+                                   "use 10/8, 172.16/12, 192.168/16 or 127/8")));
+  }
+}
+
+TEST(ConfigCombinationsTest, PrefillGroupsHandOverToOthersThroughTheCache) {
+  Config config;
+  config.scheduler.data_parallel_size = 3;
+  config.scheduler.prefill_groups = 2;
+  config.transport.block_address = "127.0.0.1";
+  EXPECT_THAT(Problems(config), IsEmpty());
+  config.scheduler.prefill_groups = 3;
+  EXPECT_THAT(Problems(config),
+              ElementsAre("scheduler.prefill_groups: 3 of 3 groups leaves none that decodes; raise "
+                          "scheduler.data_parallel_size"));
+  config.scheduler.prefill_groups = 1;
+  config.transport.block_address = "";
+  config.scheduler.enable_prefix_caching = 0;
+  EXPECT_THAT(
+      Problems(config),
+      ElementsAre("transport.block_address: scheduler.prefill_groups needs one, to hand cache "
+                  "blocks over; give 127.0.0.1 on one host",
+                  "scheduler.enable_prefix_caching: scheduler.prefill_groups needs it, since "
+                  "blocks are handed over through the cache; give 1"));
 }
 
 TEST(ConfigCombinationsTest, AHangIsLongerThanAHealthyProcessMayBeLate) {

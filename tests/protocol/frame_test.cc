@@ -1,4 +1,4 @@
-// Tests of protocol/transport/frame: known checksums, round trip, and that no damaged frame passes.
+// Tests of protocol/transport/frame: round trip, and that no damaged frame passes.
 #include "protocol/transport/frame.h"
 
 #include <string_view>
@@ -26,15 +26,6 @@ FrameHeader SampleHeader() {
   header.to = {NodeId(10), 11};
   header.flags = kFrameResend;
   return header;
-}
-
-TEST(Crc32cTest, KnownAnswers) {
-  EXPECT_EQ(Crc32c(0, Bytes("123456789")), 0xE3069283u);
-  EXPECT_EQ(Crc32c(0, {}), 0u);
-  const std::vector<std::byte> zeros(32);
-  EXPECT_EQ(Crc32c(0, zeros), 0x8A9136AAu);  // RFC 3720, B.4
-  const uint32_t first = Crc32c(0, Bytes("12345678"));
-  EXPECT_EQ(Crc32c(first, Bytes("9")), 0xE3069283u);
 }
 
 TEST(FrameTest, RoundTripKeepsEveryField) {

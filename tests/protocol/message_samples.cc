@@ -99,6 +99,7 @@ RegisterWorker SampleRegistration() {
   registration.predecessor_end = PredecessorEnd::kOutside;
   registration.rank = RankId(2);
   registration.num_ranks = 4;
+  registration.block_address = "10.0.0.1:4000";
   return registration;
 }
 
@@ -113,7 +114,20 @@ std::vector<Message> SampleMessages() {
           AbortEpoch{GroupId(1), Epoch(7), "rank 0 is gone"},
           Heartbeat{StepId(88), 2, 31},
           LeaseGrant{800},
-          Shutdown{"stopped by the operator", true}};
+          Shutdown{"stopped by the operator", true},
+          MoveBlocks{TransferId(0x123456789abcdef0u),
+                     GroupId(1),
+                     Epoch(7),
+                     MoveSide::kFetch,
+                     {BlockId(4), BlockId(9)},
+                     SlotId(12),
+                     128,
+                     "10.0.0.1:4000",
+                     "layout",
+                     "cpu",
+                     5000},
+          BlocksMoved{TransferId(0x123456789abcdef0u), GroupId(1), Epoch(7), MoveSide::kFetch,
+                      MoveStatus::kLost, "rank 0 is gone", 4096, 250}};
 }
 
 }  // namespace skein::tests

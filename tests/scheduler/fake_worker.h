@@ -5,6 +5,7 @@
 // Must never: answer a plan that contradicts what it holds; it names the contradiction instead.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -101,6 +102,12 @@ class FakeWorker {
     if (std::exchange(scored_rows_, 0) > protocol::kStepScoresMax) Note("too many rows are scored");
     return result;
   }
+
+  // Blocks and a checkpoint on their way to another worker.
+  struct Parcel;
+  Parcel Export(const std::vector<protocol::BlockId>& blocks, protocol::SlotId checkpoint) const;
+  void Import(const Parcel& parcel, const std::vector<protocol::BlockId>& blocks,
+              protocol::SlotId checkpoint);
 
   // The first contradiction found in any plan; empty if there was none.
   const std::string& defect() const { return defect_; }
@@ -308,6 +315,33 @@ class FakeWorker {
   uint64_t clock_ = 0;        // plans run
   uint32_t scored_rows_ = 0;  // of the plan
 };
+
+struct FakeWorker::Parcel {
+  std::vector<Cell> cells;
+  Slot slot;
+};
+
+inline FakeWorker::Parcel FakeWorker::Export(const std::vector<protocol::BlockId>& blocks,
+                                             protocol::SlotId checkpoint) const {
+  Parcel parcel;
+  for (const protocol::BlockId block : blocks) {
+    const auto begin = cache_.begin() + int64_t{block.value()} * geometry_.block_tokens;
+    parcel.cells.insert(parcel.cells.end(), begin, begin + geometry_.block_tokens);
+  }
+  parcel.slot = slots_[checkpoint.value()];
+  return parcel;
+}
+
+inline void FakeWorker::Import(const Parcel& parcel, const std::vector<protocol::BlockId>& blocks,
+                               protocol::SlotId checkpoint) {
+  auto from = parcel.cells.begin();
+  for (const protocol::BlockId block : blocks) {
+    std::copy_n(from, geometry_.block_tokens,
+                cache_.begin() + int64_t{block.value()} * geometry_.block_tokens);
+    from += geometry_.block_tokens;
+  }
+  slots_[checkpoint.value()] = parcel.slot;
+}
 
 inline protocol::StopConditions StopAt(int32_t max_tokens, int32_t min_tokens = 0,
                                        std::vector<int32_t> stop_token_ids = {}) {

@@ -34,6 +34,8 @@ struct HarnessSetup {
   bool edits_logits = true;       // the workers know edits
   bool scores_prompts = true;     // and logprobs of prompts
   bool prefix_caching = false;
+  bool moves_blocks = false;
+  uint32_t prefill_groups = 0;
   uint32_t num_checkpoints = 0;
   uint32_t recompute_tokens = 0;
   scheduler::BlockHash hash = &scheduler::HashTokens;
@@ -47,6 +49,8 @@ inline scheduler::SchedulerLimits LimitsOf(const HarnessSetup& setup) {
   limits.lanes = setup.lanes;
   limits.speculation = setup.speculation;
   limits.prefix_caching = setup.prefix_caching;
+  limits.moves_blocks = setup.moves_blocks;
+  limits.prefill_groups = setup.prefill_groups;
   limits.cache_hash = setup.hash;
   limits.admission = {setup.queued_requests_max, setup.queued_tokens_max};
   return limits;
@@ -133,6 +137,33 @@ class GroupHarness {
     const bool gone = scheduler_.CancelSequence(protocol::SequenceId(id));
     Check("CancelSequence");
     return gone;
+  }
+
+  // Begins the transfers that are due; they are under way until EndMove.
+  const std::vector<scheduler::MoveOrder>& PlanMoves(bool may_move = true) {
+    const scheduler::MoveInputs inputs{[may_move](uint32_t, uint32_t) { return may_move; },
+                                       [this] { return protocol::TransferId(++transfers_); }};
+    for (scheduler::MoveOrder& order : scheduler_.PlanMoves(inputs)) {
+      parcels_.push_back(workers_[order.from].Export(order.lent, order.lent_checkpoint));
+      orders_.push_back(std::move(order));
+    }
+    Check("PlanMoves");
+    return orders_;
+  }
+  // The oldest transfer ends; the lender first.
+  void EndMove(bool arrived = true) {
+    const scheduler::MoveOrder order = orders_.front();
+    orders_.erase(orders_.begin());
+    const FakeWorker::Parcel parcel = std::move(parcels_.front());
+    parcels_.erase(parcels_.begin());
+    // A worker whose epoch ended meanwhile has dropped it.
+    if (arrived && engine(order.to).arrivals().contains(order.transfer)) {
+      workers_[order.to].Import(parcel, order.wanted, order.wanted_checkpoint);
+    }
+    scheduler_.EndLoan(order.from, order.transfer);
+    Check("EndLoan");
+    scheduler_.EndArrival(order.to, order.transfer, arrived);
+    Check("EndArrival");
   }
 
   // Plans a lane and lets the workers of all ranks run it; the results wait for Deliver.
@@ -249,6 +280,9 @@ class GroupHarness {
   std::vector<FakeWorker> workers_;                                        // by engine
   std::vector<std::vector<std::optional<protocol::StepResult>>> pending_;  // by engine and lane
   std::map<uint64_t, Outcome> outcomes_;
+  std::vector<scheduler::MoveOrder> orders_;  // of transfers under way
+  std::vector<FakeWorker::Parcel> parcels_;   // of them
+  uint64_t transfers_ = 0;
 };
 
 }  // namespace skein::tests

@@ -140,6 +140,8 @@ void SimCluster::StartWorker(size_t index) {
   actor.registration.predecessor_end = node.end;
   actor.registration.rank = protocol::RankId(static_cast<uint32_t>(index) % config_.num_ranks);
   actor.registration.num_ranks = config_.num_ranks;
+  actor.registration.cache_layout = "simulated";
+  if (config_.limits.moves_blocks) actor.registration.block_address = "simulated";
   actor.beat = config_.beat;
   actor.coordinator_wait = config_.coordinator_wait;
   actor.on_group_formed = [this, index] { nodes_[index].failed_starts = 0; };
@@ -160,8 +162,9 @@ void SimCluster::StartWorker(size_t index) {
                  [&](protocol::Waker& waker) {
                    return std::make_unique<worker::WorkerActor>(
                        std::move(actor),
-                       std::make_unique<SimStepRunner>(system_, meetings_, devices_[index], wrong,
-                                                       std::move(events), waker));
+                       std::make_unique<SimStepRunner>(system_, meetings_, transfers_,
+                                                       devices_[index], wrong, std::move(events),
+                                                       waker));
                  });
 }
 
@@ -230,6 +233,16 @@ void SimCluster::CheckDeadlines() {
     if (found != sequences.end() && found->second->cancelled) continue;
     oracles_.Violate(2, absl::StrCat("request ", submit.id.value(), " goes on after its deadline"));
   }
+}
+
+// Transfers end by themselves, with or without those who waited for them.
+bool SimCluster::AnyMoves() const {
+  const scheduler::ClusterScheduler& scheduler = coordinator_.loop->scheduler();
+  for (uint32_t i = 0; i < scheduler.num_engines(); ++i) {
+    const scheduler::GroupScheduler& engine = scheduler.engine(i);
+    if (!engine.loans().empty() || !engine.arrivals().empty()) return true;
+  }
+  return false;
 }
 
 bool SimCluster::AnyOpen() const {
@@ -332,7 +345,8 @@ std::string SimCluster::DescribeStall() const {
     absl::StrAppend(&what, "; engine ", i, ": epoch ", engine.has_epoch(), ", cordoned ",
                     engine.cordoned(), ", running ", engine.num_running(), ", probation ",
                     engine.probation() != nullptr, ", in flight ", engine.in_flight(), " with ",
-                    engine.in_flight(0).parts.size());
+                    engine.in_flight(0).parts.size(), ", free blocks ", engine.num_free_blocks(),
+                    ", loans ", engine.loans().size(), ", arrivals ", engine.arrivals().size());
   }
   for (const auto& [id, sequence] : scheduler.sequences()) {
     const scheduler::Suspicion& suspicion = sequence->suspicion;
@@ -340,7 +354,9 @@ std::string SimCluster::DescribeStall() const {
                     ", engine ", sequence->engine, ", lane ", sequence->lane, ", computed ",
                     sequence->computed, " of ", sequence->length(), ", failures ",
                     sequence->step_failures, ", marks ", suspicion.marks(),
-                    suspicion.held() ? ", held" : "", sequence->pinned ? ", pinned" : "");
+                    suspicion.held() ? ", held" : "", sequence->pinned ? ", pinned" : "",
+                    sequence->awaits ? ", awaits blocks" : "",
+                    sequence->moved_to ? absl::StrCat(", moved to ", *sequence->moved_to) : "");
   }
   return what;
 }
@@ -354,6 +370,7 @@ void SimCluster::Settle() {
   if (!Repaired() || coordinator_.loop == nullptr) return;
   // What is left without a client is a check that a rollout does not need any more.
   if (AnyOpen() || coordinator_.door->draining() || !coordinator_.loop->scheduler().empty()) return;
+  if (AnyMoves()) return;
   if (canary_ != nullptr && canary_->finish() == FinishReason::kLength) return CheckEnd();
   if (!coordinator_.door->ready()) return;
   // Ready means that a generation succeeds now.

@@ -123,6 +123,7 @@ class SimCluster {
   void CheckEnd();
   void CheckIsolation(const SimClient& client);
   bool AnyOpen() const;
+  bool AnyMoves() const;
   std::string DescribeStall() const;
 
   const SimConfig config_;
@@ -134,6 +135,7 @@ class SimCluster {
   Workload workload_;
   SimNetwork network_;
   SimMeetings meetings_;
+  SimTransfers transfers_;
   Coordinator coordinator_;
   std::vector<Node> nodes_;
   std::vector<DeviceOptions> devices_;  // by node; without faults once they have stopped

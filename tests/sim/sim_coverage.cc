@@ -41,6 +41,7 @@ void SimCluster::ObserveGroup(const scheduler::GroupScheduler& group) {
   marks_.Reach(Mark::kPreemptedForProbation, counters.preemptions[1] > 0);
   marks_.Reach(Mark::kReplayed, counters.replays > 0);
   marks_.Reach(Mark::kMoved, counters.moves > 0);
+  marks_.Reach(Mark::kLentAndWanted, !group.loans().empty() && group.num_free_blocks() == 0);
   marks_.Reach(Mark::kDeepDraftKept, counters.accepted.size() > 3 && counters.accepted[3] > 0);
   marks_.Reach(Mark::kProvidedDraftKept, counters.provided_accepted_tokens > 0);
   marks_.Reach(Mark::kDraftUnbound, counters.unbound_drafts > 0);
@@ -83,6 +84,15 @@ void SimCluster::ObserveLast(const SimProcess& process) {
 void SimCluster::ObserveRound() {
   const scheduler::ClusterScheduler& scheduler = coordinator_.loop->scheduler();
   for (const auto& [id, sequence] : scheduler.sequences()) ObserveSequence(*sequence);
+  const auto moved = [&](scheduler::MoveCause cause, scheduler::MoveResult result) {
+    return scheduler.move_counters()[static_cast<size_t>(cause)][static_cast<size_t>(result)] > 0;
+  };
+  marks_.Reach(Mark::kMovedWithCache,
+               moved(scheduler::MoveCause::kDrain, scheduler::MoveResult::kMoved));
+  marks_.Reach(Mark::kHandedOver,
+               moved(scheduler::MoveCause::kHandOver, scheduler::MoveResult::kMoved));
+  marks_.Reach(Mark::kTransferLost,
+               moved(scheduler::MoveCause::kHandOver, scheduler::MoveResult::kReplayed));
   bool all = scheduler.num_groups() > 1;
   for (uint32_t i = 0; i < scheduler.num_engines(); ++i) {
     const scheduler::GroupScheduler& group = scheduler.engine(i);

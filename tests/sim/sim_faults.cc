@@ -146,6 +146,7 @@ void SimCluster::Heal() {
   for (DeviceOptions& device : devices_) {
     step = std::max(step, device.step_max * 20);
     device.slow_one_in = device.fail_one_in = device.hang_one_in = device.death_one_in = 0;
+    device.lose_moves_one_in = 0;
   }
   for (Node& node : nodes_) node.installed.reset();
   // What is held for a verdict waits for a minute; a rollout goes through all its timeouts.

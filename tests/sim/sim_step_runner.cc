@@ -35,14 +35,16 @@ protocol::StepResult Failure(const protocol::StepPlan& plan, protocol::StepStatu
 
 }  // namespace
 
-SimStepRunner::SimStepRunner(SimSystem& system, SimMeetings& meetings, const DeviceOptions& options,
-                             bool wrong_model, DeviceEvents events, protocol::Waker& actor)
+SimStepRunner::SimStepRunner(SimSystem& system, SimMeetings& meetings, SimTransfers& transfers,
+                             const DeviceOptions& options, bool wrong_model, DeviceEvents events,
+                             protocol::Waker& actor)
     : system_(system),
       options_(options),
       wrong_model_(wrong_model),
       events_(std::move(events)),
       actor_(actor),
-      meetings_(meetings) {
+      meetings_(meetings),
+      transfers_(transfers) {
   memory_.Restart(options_.geometry);
   memory_.SetWrongDrafts(options_.wrong_drafts_one_in);
   deadline_.Observe(1, options_.step_max);
@@ -79,6 +81,7 @@ absl::Status SimStepRunner::Submit(protocol::StepPlan plan) {
 // In a group what was submitted ends at once, and the group with it.
 absl::Status SimStepRunner::Reset() {
   finished_ = newest_;
+  ForgetMoves();
   if (meeting_ != nullptr) {
     LeaveMeeting();
     for (const Job& job : std::exchange(jobs_, {})) {

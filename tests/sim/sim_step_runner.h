@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "tests/scheduler/fake_worker.h"
 #include "tests/sim/sim_meeting.h"
 #include "tests/sim/sim_system.h"
+#include "tests/sim/sim_transfers.h"
 #include "worker/step_runner.h"
 
 namespace skein::tests {
@@ -34,6 +36,7 @@ struct DeviceOptions {
   uint32_t fail_one_in = 0;   // steps that fail
   uint32_t hang_one_in = 0;   // steps that never end
   uint32_t death_one_in = 0;  // steps that end the process
+  uint32_t lose_moves_one_in = 0;  // transfers of blocks that do not arrive
 };
 
 // Whom the device tells what became of it.
@@ -46,8 +49,9 @@ class SimStepRunner final : public worker::StepRunner, private SimRank {
  public:
   // `options` and `meetings` outlive the runner; the options may change. `wrong_model`: results
   // differ from the others'.
-  SimStepRunner(SimSystem& system, SimMeetings& meetings, const DeviceOptions& options,
-                bool wrong_model, DeviceEvents events, protocol::Waker& actor);
+  SimStepRunner(SimSystem& system, SimMeetings& meetings, SimTransfers& transfers,
+                const DeviceOptions& options, bool wrong_model, DeviceEvents events,
+                protocol::Waker& actor);
   ~SimStepRunner() override;
 
   absl::Status Submit(protocol::StepPlan plan) override;
@@ -56,6 +60,8 @@ class SimStepRunner final : public worker::StepRunner, private SimRank {
   std::optional<worker::FormOutcome> TakeFormed() override;
   absl::Duration RunningFor() const override;
   std::vector<protocol::StepResult> TakeResults() override;
+  absl::Status Move(protocol::MoveBlocks move) override;
+  std::vector<protocol::BlocksMoved> TakeMoved() override;
 
  private:
   struct Forget {};
@@ -83,6 +89,15 @@ class SimStepRunner final : public worker::StepRunner, private SimRank {
   void Abort();
   void Stuck();
   protocol::StepResult Run(const protocol::StepPlan& plan);
+  // Unless the transfer ends before.
+  void Later(absl::Duration delay, protocol::TransferId transfer,
+             void (SimStepRunner::*what)(protocol::TransferId));
+  void PackMove(protocol::TransferId transfer);
+  void FetchMove(protocol::TransferId transfer);
+  void UnpackMove(protocol::TransferId transfer);
+  void ExpireMove(protocol::TransferId transfer);
+  void EndMove(protocol::TransferId transfer, protocol::MoveStatus status);
+  void ForgetMoves();
   bool Has(const protocol::StepPlan& plan, int32_t token) const;
 
   SimSystem& system_;
@@ -92,6 +107,10 @@ class SimStepRunner final : public worker::StepRunner, private SimRank {
   protocol::Waker& actor_;
   FakeWorker memory_;
   SimMeetings& meetings_;
+  SimTransfers& transfers_;
+  std::map<protocol::TransferId, protocol::MoveBlocks> moves_;     // sides under way
+  std::map<protocol::TransferId, FakeWorker::Parcel> arrived_;     // and not unpacked
+  std::vector<protocol::BlocksMoved> moved_;
   std::shared_ptr<SimMeeting> meeting_;  // of several ranks
   uint32_t rank_ = 0;                    // there
   std::optional<worker::FormOutcome> formed_;

@@ -69,6 +69,10 @@ void DrawScheduler(SimRandom& random, SimConfig& config) {
     config.num_ranks = random.OneIn(2) ? 2 : 4;
     config.num_groups = random.Pick(1, 2);
   }
+  limits.moves_blocks = geometry.num_checkpoints > 0 && config.num_groups > 1 && !random.OneIn(3);
+  if (limits.moves_blocks && random.OneIn(2)) {
+    limits.prefill_groups = random.Pick(1, config.num_groups - 1);
+  }
   config.workers.assign(config.num_engines() + spares, device);
   if (random.OneIn(8)) {  // another host has a smaller one
     const uint32_t which = random.Below(static_cast<uint32_t>(config.workers.size()));
@@ -193,6 +197,7 @@ void DrawFaults(SimRandom& random, SimConfig& config) {
     if (random.OneIn(8)) device.fail_one_in = random.Pick(5, 60);
     if (random.OneIn(16)) device.hang_one_in = random.Pick(10, 100);
     if (random.OneIn(16)) device.death_one_in = random.Pick(10, 100);
+    if (random.OneIn(3)) device.lose_moves_one_in = random.Pick(1, 6);
   }
   if (config.poison_one_in > 0 && random.OneIn(2)) DrawTight(random, config);
   if (config.Has(Fault::kCrashWorker) && random.OneIn(2)) {
@@ -235,6 +240,11 @@ SimConfig DrawConfig(SimRandom& random, bool faults) {
   config.rollout.soak = random.Between(absl::Milliseconds(100), absl::Seconds(2));
   config.shutdown_timeout = random.Between(absl::Seconds(1), absl::Seconds(10));
   if (faults) DrawFaults(random, config);
+  if (faults && config.limits.moves_blocks && random.OneIn(3)) {  // groups that are emptied at once
+    config.every[static_cast<size_t>(Fault::kDrainGroup)] = absl::Milliseconds(500);
+    config.every[static_cast<size_t>(Fault::kUndrainGroup)] = absl::Milliseconds(500);
+    config.rollout.drain_timeout = absl::ZeroDuration();
+  }
   const bool one = config.num_groups == 1 && config.num_ranks == 1;
   if (one && config.limits.lanes == 2 && config.limits.prefix_caching && random.OneIn(2)) {
     DrawCrowd(random, config);

@@ -25,6 +25,14 @@ TEST(FaultPointsTest, NothingIsPlantedByDefault) {
   EXPECT_FALSE(points.AtStart().has_value());
 }
 
+TEST(FaultPointsTest, BlocksAreLostOfTheNamedWorkerAlone) {
+  protocol::FaultList faults;
+  EXPECT_FALSE(FaultPoints(faults).LosesBlocks(1));
+  faults.lose_blocks = 2;
+  EXPECT_TRUE(FaultPoints(faults).LosesBlocks(2));
+  EXPECT_FALSE(FaultPoints(faults).LosesBlocks(1));
+}
+
 TEST(FaultPointsDeathTest, AbortsOnItsToken) {
   ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
   protocol::FaultList faults;

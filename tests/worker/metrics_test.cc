@@ -75,6 +75,29 @@ TEST_F(WorkerMetricsTest, AStepCountsOnceAndInItsPlace) {
   EXPECT_THAT(text, HasSubstr("nonfinite_logits_total{node=\"n\",worker=\"1\"} 2"));
 }
 
+TEST_F(WorkerMetricsTest, ATransferCountsByItsSideAndEnd) {
+  protocol::BlocksMoved moved;
+  moved.bytes = 5000;
+  moved.took_us = 20'000;
+  metrics_.Count(moved);
+  moved.status = protocol::MoveStatus::kExpired;
+  metrics_.Count(moved);
+  moved.side = protocol::MoveSide::kFetch;
+  metrics_.Count(moved);
+  moved.status = protocol::MoveStatus::kLost;
+  metrics_.Count(moved);
+  const std::string text = registry_.Text();
+  const std::string of = "{node=\"n\",worker=\"1\",direction=";
+  EXPECT_THAT(text, HasSubstr("skein_kv_transfers_total" + of + "\"send\",result=\"ok\"} 1"));
+  EXPECT_THAT(text, HasSubstr("skein_kv_transfers_total" + of + "\"send\",result=\"expired\"} 1"));
+  EXPECT_THAT(text, HasSubstr("kv_transfers_total" + of + "\"receive\",result=\"expired\"} 1"));
+  EXPECT_THAT(text, HasSubstr("kv_transfers_total" + of + "\"receive\",result=\"lost\"} 1"));
+  EXPECT_THAT(text, HasSubstr("kv_transfers_total" + of + "\"receive\",result=\"refused\"} 0"));
+  EXPECT_THAT(text, HasSubstr("skein_kv_leases_expired_total{node=\"n\",worker=\"1\"} 1"));
+  EXPECT_THAT(text, HasSubstr("skein_kv_transfer_bytes_sum" + of + "\"send\"} 5000"));
+  EXPECT_THAT(text, HasSubstr("skein_kv_transfer_seconds_sum" + of + "\"send\"} 0.02"));
+}
+
 TEST_F(WorkerMetricsTest, AReadingReplacesTheOneBeforeAndHangsAreCountedOnce) {
   WorkerMetrics::Reading reading;
   reading.device_age = absl::Seconds(3);

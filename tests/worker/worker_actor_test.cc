@@ -31,6 +31,13 @@ class HeldRunner final : public worker::StepRunner {
   }
   std::vector<StepResult> TakeResults() override { return std::exchange(results, {}); }
 
+  absl::Status Move(protocol::MoveBlocks move) override {
+    if (!moves_blocks) return StepRunner::Move(std::move(move));
+    moves.push_back(std::move(move));
+    return absl::OkStatus();
+  }
+  std::vector<protocol::BlocksMoved> TakeMoved() override { return std::exchange(moved, {}); }
+
   // The oldest plan ends.
   void FinishOne() {
     ASSERT_FALSE(plans.empty());
@@ -44,6 +51,9 @@ class HeldRunner final : public worker::StepRunner {
 
   std::vector<StepPlan> plans;
   std::vector<StepResult> results;
+  bool moves_blocks = true;
+  std::vector<protocol::MoveBlocks> moves;
+  std::vector<protocol::BlocksMoved> moved;
   int resets = 0;
   bool full = false;
 };
@@ -146,6 +156,52 @@ TEST_F(WorkerActorTest, DropsAndCountsWhatIsOfAnotherEpoch) {
   Idle();
   EXPECT_EQ(actor_->num_stale(), 3U) << "the result of the ended epoch";
   EXPECT_TRUE(context_.TakeSent().empty());
+}
+
+TEST_F(WorkerActorTest, BlocksMoveWithinTheirEpochAlone) {
+  Form(9);
+  protocol::MoveBlocks move;
+  move.transfer = protocol::TransferId(77);
+  move.epoch = Epoch(8);
+  Receive(move);
+  EXPECT_TRUE(runner_->moves.empty());
+  EXPECT_EQ(actor_->num_stale(), 1U);
+  move.epoch = Epoch(9);
+  Receive(move);
+  ASSERT_EQ(runner_->moves.size(), 1U);
+  EXPECT_EQ(runner_->moves[0], move);
+  protocol::BlocksMoved moved;
+  moved.transfer = move.transfer;
+  moved.epoch = Epoch(9);
+  runner_->moved = {moved};
+  context_.TakeSent();
+  Idle();
+  const auto sent = context_.TakeSent();
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_EQ(sent[0].epoch, Epoch(9));
+  EXPECT_EQ(std::get<protocol::BlocksMoved>(sent[0].message), moved);
+  runner_->moved = {moved};
+  Form(10);
+  context_.TakeSent();
+  Idle();
+  EXPECT_TRUE(context_.TakeSent().empty()) << "the end of a transfer of the ended epoch";
+}
+
+TEST_F(WorkerActorTest, AnOrderThatTheRunnerCannotTakeIsAnswered) {
+  Form(9);
+  runner_->moves_blocks = false;
+  protocol::MoveBlocks move;
+  move.transfer = protocol::TransferId(77);
+  move.epoch = Epoch(9);
+  move.side = protocol::MoveSide::kFetch;
+  context_.TakeSent();
+  Receive(move);
+  const auto moved = context_.Sent<protocol::BlocksMoved>();
+  ASSERT_TRUE(moved.has_value());
+  EXPECT_EQ(moved->transfer, move.transfer);
+  EXPECT_EQ(moved->side, protocol::MoveSide::kFetch);
+  EXPECT_EQ(moved->status, protocol::MoveStatus::kRefused);
+  EXPECT_THAT(moved->message, HasSubstr("moves no cache blocks"));
 }
 
 TEST_F(WorkerActorTest, AbortLeavesTheEpochAndKeepsTheRegistration) {

@@ -62,6 +62,19 @@ uint64_t KvCache::index_bytes() const {
   return bytes;
 }
 
+std::vector<std::span<std::byte>> KvCache::Pages(int block) const {
+  std::vector<std::span<std::byte>> pages;
+  for (const Pools& pools : pools_) {
+    for (const kernels::KvPool* pool : {&pools.history, &pools.index}) {
+      if (pool->data == nullptr) continue;
+      const auto bytes = static_cast<size_t>(pool->page_bytes);
+      pages.emplace_back(static_cast<std::byte*>(pool->data) + static_cast<size_t>(block) * bytes,
+                         bytes);
+    }
+  }
+  return pages;
+}
+
 uint64_t KvCache::BlockBytes(const ModelSpec& spec, const Numerics& numerics, int block_tokens) {
   int64_t bytes = 0;
   for (const LayerSpec& layer : spec.layers) {

@@ -3,7 +3,9 @@
 // file alone knows bytes. Thread: the device thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/ops/kv_cache.h"
@@ -21,6 +23,8 @@ class KvCache {
   // Pools of layer `kv_layer`, which must be a kv source.
   const kernels::KvPool& history(int kv_layer) const;
   const kernels::KvPool& index_keys(int kv_layer) const;
+  // A block's share of each pool, in one order for all blocks.
+  std::vector<std::span<std::byte>> Pages(int block) const;
   int block_tokens() const { return block_tokens_; }
   int num_blocks() const { return num_blocks_; }
   // Bytes of the pools of all layers.

@@ -33,7 +33,7 @@ StateSlots::StateSlots(const ModelSpec& spec, const Numerics& numerics, int num_
     for (const kernels::KvPool& pool : *pools) AddPart(pool);
   }
   checkpoints_ = static_cast<std::byte*>(
-      arena.HostBytes(checkpoint_bytes_ * static_cast<size_t>(num_checkpoints)));
+      arena.HostBytes(rows_bytes_ * static_cast<size_t>(num_checkpoints)));
 }
 
 uint64_t StateSlots::BytesOf(const std::vector<kernels::KvPool>& pools) {
@@ -45,12 +45,12 @@ uint64_t StateSlots::BytesOf(const std::vector<kernels::KvPool>& pools) {
 void StateSlots::AddPart(const kernels::KvPool& pool) {
   if (pool.data == nullptr) return;
   const auto bytes = static_cast<size_t>(pool.page_bytes);
-  parts_.push_back({static_cast<std::byte*>(pool.data), bytes, checkpoint_bytes_});
-  checkpoint_bytes_ += bytes;
+  parts_.push_back({static_cast<std::byte*>(pool.data), bytes, rows_bytes_});
+  rows_bytes_ += bytes;
 }
 
 absl::Status StateSlots::Save(int slot, int checkpoint) {
-  std::byte* to = checkpoints_ + static_cast<size_t>(checkpoint) * checkpoint_bytes_;
+  std::byte* to = checkpoints_ + static_cast<size_t>(checkpoint) * rows_bytes_;
   for (const Part& part : parts_) {
     SKEIN_RETURN_IF_ERROR(device_.CopyOut(
         to + part.offset, part.pool + static_cast<size_t>(slot) * part.bytes, part.bytes));
@@ -61,7 +61,7 @@ absl::Status StateSlots::Save(int slot, int checkpoint) {
 }
 
 absl::Status StateSlots::Restore(int checkpoint, int slot) {
-  const std::byte* from = checkpoints_ + static_cast<size_t>(checkpoint) * checkpoint_bytes_;
+  const std::byte* from = checkpoints_ + static_cast<size_t>(checkpoint) * rows_bytes_;
   for (const Part& part : parts_) {
     SKEIN_RETURN_IF_ERROR(device_.CopyIn(part.pool + static_cast<size_t>(slot) * part.bytes,
                                          from + part.offset, part.bytes));
@@ -69,6 +69,28 @@ absl::Status StateSlots::Restore(int checkpoint, int slot) {
   std::copy_n(ngram_.begin() + (int64_t{num_slots_} + checkpoint) * ngram_rows_, ngram_rows_,
               ngram_.begin() + int64_t{slot} * ngram_rows_);
   return absl::OkStatus();
+}
+
+size_t StateSlots::checkpoint_bytes() const {
+  return rows_bytes_ + static_cast<size_t>(ngram_rows_) * sizeof(int32_t);
+}
+
+void StateSlots::ReadCheckpoint(int checkpoint, std::span<std::byte> to) const {
+  const auto rows = static_cast<size_t>(checkpoint) * rows_bytes_;
+  std::copy_n(checkpoints_ + rows, rows_bytes_, to.begin());
+  const auto ids = std::as_bytes(std::span(ngram_).subspan(
+      static_cast<size_t>(num_slots_ + checkpoint) * static_cast<size_t>(ngram_rows_),
+      static_cast<size_t>(ngram_rows_)));
+  std::copy(ids.begin(), ids.end(), to.subspan(rows_bytes_).begin());
+}
+
+void StateSlots::WriteCheckpoint(int checkpoint, std::span<const std::byte> from) {
+  const auto rows = static_cast<size_t>(checkpoint) * rows_bytes_;
+  std::copy_n(from.begin(), rows_bytes_, checkpoints_ + rows);
+  const auto ids = std::as_writable_bytes(std::span(ngram_).subspan(
+      static_cast<size_t>(num_slots_ + checkpoint) * static_cast<size_t>(ngram_rows_),
+      static_cast<size_t>(ngram_rows_)));
+  std::copy_n(from.subspan(rows_bytes_).begin(), ids.size(), ids.begin());
 }
 
 uint64_t StateSlots::SlotBytes(const ModelSpec& spec, const Numerics& numerics, int draft_stages) {

@@ -27,6 +27,12 @@ class StateSlots {
   absl::Status Save(int slot, int checkpoint);
   absl::Status Restore(int checkpoint, int slot);
 
+  // The bytes of a checkpoint with its ids, which are in memory of the host: those of copies that
+  // were queued are there once the device has waited for them.
+  size_t checkpoint_bytes() const;
+  void ReadCheckpoint(int checkpoint, std::span<std::byte> to) const;
+  void WriteCheckpoint(int checkpoint, std::span<const std::byte> from);
+
   // Window ring of a layer: row slot * ring_rows() + position % ring_rows().
   const kernels::KvPool& window(int layer) const { return window_[static_cast<size_t>(layer)]; }
   const kernels::KvPool& draft_window(int stage) const {
@@ -78,7 +84,7 @@ class StateSlots {
   std::vector<kernels::KvPool> window_, draft_, open_;
   std::vector<int32_t> ngram_;  // of the slots, then of the checkpoints
   std::vector<Part> parts_;
-  size_t checkpoint_bytes_ = 0;
+  size_t rows_bytes_ = 0;             // of a checkpoint, without its ids
   std::byte* checkpoints_ = nullptr;  // host memory
 };
 

@@ -1,0 +1,50 @@
+// Transfers of cache blocks that are under way: tells both workers of each, takes their answers to
+// the scheduler, and ends the wait of a sequence whose transfer takes too long. Acts on parts of
+// the control loop. Control thread. Must never free what a worker may still read or write.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/metrics.h"
+#include "coordinator/worker_table.h"
+#include "protocol/actor/actor.h"
+#include "protocol/messages/move.h"
+#include "scheduler/cluster_scheduler.h"
+
+namespace skein::coordinator {
+
+class BlockMoves {
+ public:
+  // All outlive the object.
+  BlockMoves(scheduler::ClusterScheduler& scheduler, const WorkerTable& workers,
+             CoordinatorMetrics& metrics)
+      : scheduler_(scheduler), workers_(workers), metrics_(metrics) {}
+
+  // Begins what the scheduler wants moved. The workers that could not be reached are lost.
+  std::vector<protocol::ActorId> Plan(protocol::Context& context);
+  // A worker says that its side of a transfer is over.
+  void Handle(protocol::ActorId worker, const protocol::BlocksMoved& message);
+  // Sequences that waited for long enough wait no more.
+  void Expire(absl::Time now);
+
+ private:
+  bool MayMove(uint32_t from, uint32_t to) const;
+  // The worker of an engine, whose epoch runs.
+  const GroupRank& RankOf(uint32_t engine) const;
+  bool Send(protocol::Context& context, uint32_t engine, protocol::MoveBlocks move,
+            std::vector<protocol::ActorId>& lost);
+  void Start(protocol::Context& context, const scheduler::MoveOrder& order,
+             std::vector<protocol::ActorId>& lost);
+  void Count();
+
+  scheduler::ClusterScheduler& scheduler_;
+  const WorkerTable& workers_;
+  CoordinatorMetrics& metrics_;
+  std::map<protocol::TransferId, absl::Time> moves_;  // until when sequences wait
+  scheduler::MoveCounters counted_{};
+};
+
+}  // namespace skein::coordinator

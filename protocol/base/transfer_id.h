@@ -1,0 +1,12 @@
+// The name of one copy of cache blocks from a worker to another: drawn at random by the
+// coordinator, told to these two alone, and never used again. Who knows it may fetch what is lent
+// under it.
+#pragma once
+
+#include "protocol/base/ids.h"
+
+namespace skein::protocol {
+
+using TransferId = StrongId<struct TransferIdTag, uint64_t>;
+
+}  // namespace skein::protocol

@@ -1,0 +1,48 @@
+// UCX is opened at run time: what is missing is named with its remedy, and a crash still ends the
+// process by its signal.
+#include "protocol/tensor/ucx_library.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace skein::tests {
+namespace {
+
+using protocol::UcxLibrary;
+using ::testing::HasSubstr;
+
+TEST(UcxLibraryTest, AMissingLibraryIsNamedWithItsPackage) {
+  const auto library = UcxLibrary::Open("libnothere.so.0");
+  EXPECT_EQ(library.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(library.status().message()), HasSubstr("libnothere.so.0"));
+  EXPECT_THAT(std::string(library.status().message()), HasSubstr("install libucx0"));
+}
+
+TEST(UcxLibraryTest, ALibraryOfAnotherKindIsRefused) {
+  const auto library = UcxLibrary::Open("libc.so.6");
+  EXPECT_EQ(library.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(library.status().message()), HasSubstr("ucp_config_read"));
+}
+
+TEST(UcxLibraryTest, ACrashEndsTheProcessByItsSignal) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto library = UcxLibrary::Open();
+    if (!library.ok()) ::_exit(3);
+    if ((*library)->ucs_status_string(UCS_ERR_NO_MEMORY) == nullptr) ::_exit(4);
+    struct sigaction handler {};
+    ::sigaction(SIGSEGV, nullptr, &handler);
+    if (handler.sa_handler != SIG_DFL) ::_exit(5);
+    ::raise(SIGSEGV);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status)) << status;
+  EXPECT_EQ(WTERMSIG(status), SIGSEGV);
+}
+
+}  // namespace
+}  // namespace skein::tests

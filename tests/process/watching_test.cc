@@ -1,6 +1,7 @@
 // What operators see of real processes: `skein top` over the loss of a worker and of a coordinator,
 // and the record of a request whose client left.
 #include <array>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,22 @@ TEST(WatchingTest, TopShowsALostWorkerAndSurvivesItsCoordinator) {
   call.max_tokens = 400;
   ASSERT_EQ(Ask(server.port(), call).status, 200);
   EXPECT_TRUE(top.WaitFor("0 worker restarts")) << top.printed();
+}
+
+TEST(WatchingTest, TopEndsWhenWhatItShowsCannotBeWritten) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady()) << server.output();
+  const std::string command = std::string(SKEIN_PROGRAM_DIRECTORY) +
+                              "/skein top --count 5 --interval 0.2 --admin " + AdminOf(server) +
+                              " 2>&1 >/dev/full";
+  FILE* said = ::popen(command.c_str(), "re");
+  ASSERT_NE(said, nullptr);
+  std::array<char, 512> bytes{};
+  const size_t count = std::fread(bytes.data(), 1, bytes.size(), said);
+  const int status = ::pclose(said);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+  EXPECT_EQ(std::string(bytes.data(), count),
+            "skein: standard output cannot be written: No space left on device\n");
 }
 
 // The record of the request with this id, of GET /admin/requests; empty without one.

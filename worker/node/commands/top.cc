@@ -2,6 +2,7 @@
 #include "worker/node/commands/top.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -165,7 +166,9 @@ int RunTop(std::span<const std::string> arguments) {
       std::printf("%s%s\n\n", begin, std::string(metrics.status().message()).c_str());
       last.reset();
     }
-    std::fflush(stdout);
+    if (std::fflush(stdout) != 0) {
+      return FailCommand(absl::ErrnoToStatus(errno, "standard output cannot be written"));
+    }
     if (look == options->count) return protocol::kExitOk;
     ::poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(options->interval)));
   }

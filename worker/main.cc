@@ -94,8 +94,8 @@ struct StopRequest {
   }
 };
 
-// What is counted, and what a scrape asks. The pointers are set once there is something to ask, and
-// taken back before it goes.
+// What is counted, and what a scrape asks. The pointers are set once there is something to ask; the
+// listener, which asks, ends before it goes.
 struct Telemetry {
   std::unique_ptr<protocol::MetricsRegistry> registry;
   std::unique_ptr<WorkerMetrics> metrics;
@@ -341,6 +341,7 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
     auto executor = std::make_unique<StepExecutor>(std::move(model), waker, StepHookOf(config),
                                                    *std::move(watchdog), telemetry.metrics.get(),
                                                    *std::move(channel));
+    telemetry.OnRound();  // the loop is as old as what is asked with it
     telemetry.executor = executor.get();
     return std::make_unique<WorkerActor>(std::move(actor), std::move(executor));
   });
@@ -348,7 +349,6 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   options.progress->End();
   telemetry.metrics->SetStart(*options.progress);
   LogStarted(*options.progress);
-  telemetry.OnRound();
   telemetry.system = &system;
   absl::Status status =
       system.Connect(protocol::kCoordinatorActor, config.transport.control_endpoint);

@@ -51,7 +51,7 @@ void DescribeWorker(const protocol::Config& config, MetricsRegistry& registry) {
       .Set(1);
 }
 
-// Which backend serves each operator: one series for each, which is 1.
+// Which backend serves each operator: a series for each pair of them, 1 or 0.
 void DescribeKernels(const kernels::KernelRegistry& kernels,
                      const kernels::KernelManifest& manifest, MetricsRegistry& registry) {
   std::vector<std::string> operators;

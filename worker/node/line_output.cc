@@ -3,7 +3,9 @@
 #include "worker/node/line_output.h"
 
 #include <algorithm>
+#include <utility>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -17,7 +19,20 @@ namespace {
 // A pipe that is ready takes a piece of this size whole.
 constexpr size_t kPieceBytes = 4096;
 
+// A description of its own of the terminal, if it is one. A poll says nothing of how much a
+// terminal takes, and to make the shared one not wait would change it for the shell, too.
+Descriptor OpenTerminal(int fd) {
+  if (::isatty(fd) != 1) return Descriptor();
+  return Descriptor(::open(protocol::Concat("/proc/self/fd/", fd).c_str(),
+                           O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
 }  // namespace
+
+LineOutput::LineOutput(int fd, std::unique_ptr<LogFiles> files)
+    : terminal_(OpenTerminal(fd)),
+      fd_(terminal_.valid() ? terminal_.get() : fd),
+      files_(std::move(files)) {}
 
 bool LineOutput::WriteToDescriptor(std::string_view text) {
   if (bar_ == nullptr) return WritePieces(text);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "absl/time/time.h"
+#include "worker/node/descriptor.h"
 #include "worker/node/log_files.h"
 #include "worker/node/progress_bar.h"
 
@@ -20,7 +21,10 @@ class LineOutput {
 
   // Lines go to `files`; null: to the descriptor, which stays the caller's. With files it is told
   // when they fail.
-  LineOutput(int fd, std::unique_ptr<LogFiles> files) : fd_(fd), files_(std::move(files)) {}
+  LineOutput(int fd, std::unique_ptr<LogFiles> files);
+
+  // Where lines are shown: the descriptor, or one of its terminal whose writes never wait.
+  int fd() const { return fd_; }
 
   // Lines, each ended by a newline.
   void Write(std::string_view lines);
@@ -37,6 +41,7 @@ class LineOutput {
   bool WritePieces(std::string_view text) const;
   void TellFailure();
 
+  const Descriptor terminal_;
   const int fd_;
   ProgressBar* bar_ = nullptr;
   const std::unique_ptr<LogFiles> files_;

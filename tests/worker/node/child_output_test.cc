@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -126,6 +127,20 @@ TEST(LineOutputTest, AReaderThatDoesNotReadLosesLinesAndIsToldLater) {
 }
 
 // From the first line on: nothing in the log could tell of it.
+TEST(LineOutputTest, ATerminalThatNobodyReadsLosesLinesToo) {
+  int master = -1;
+  int slave = -1;
+  ASSERT_EQ(::openpty(&master, &slave, nullptr, nullptr, nullptr), 0);
+  LineOutput to(slave, nullptr);
+  // The pieces are larger than what a terminal has left when it says that it is ready.
+  const std::string lines = std::string(2999, 'x') + "\n";
+  for (int i = 0; i < 100; ++i) to.Write(lines);
+  EXPECT_GT(to.lines_lost(), 0u);
+  EXPECT_EQ(::fcntl(slave, F_GETFL) & O_NONBLOCK, 0);  // the others' writes wait as before
+  ::close(slave);
+  ::close(master);
+}
+
 TEST(LineOutputTest, AFullDiskIsToldOnceOnStandardError) {
   char path[] = "/tmp/skein_output_XXXXXX";
   DiskSpace space = {1 << 30, 1 << 20};

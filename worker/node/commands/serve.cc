@@ -235,7 +235,7 @@ std::string ScrapedText(const protocol::Config& config, const NodeParts& parts) 
 // What shows how far the workers are: below the log on a terminal, else lines of their own.
 void OpenBar(NodeParts& parts) {
   ProgressBar::Options options;
-  options.fd = STDERR_FILENO;
+  options.fd = parts.output->fd();
   options.is_terminal = ::isatty(STDERR_FILENO) == 1;
   options.plain = [](std::string_view line) {
     std::printf("%.*s\n", static_cast<int>(line.size()), line.data());

@@ -38,6 +38,9 @@ async function open(viewport = { width: 1000, height: 800 }, origin = server.ori
     if (message.type() === 'error') complaints.push(message.text());
   });
   page.on('pageerror', (error) => complaints.push(error.message));
+  // The page draws answers as the model's defaults say; what is waited for here must come each time.
+  await page.route('**/v1/chat/completions', (route) => route.continue(
+    { postData: JSON.stringify({ ...route.request().postDataJSON(), temperature: 0 }) }));
   await page.goto(origin);
   return { page, foreign, complaints };
 }

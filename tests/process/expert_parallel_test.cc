@@ -77,7 +77,7 @@ class OnOneRank {
   static const std::vector<ChatAnswer> &Answers() {
     static const std::vector<ChatAnswer> answers = [] {
       LiveServer server;
-      EXPECT_TRUE(server.StartReady()) << server.output();
+      EXPECT_TRUE(server.StartReady({"--max-num-queued-tokens", "100000"})) << server.output();
       return AskAll(server.port(), Calls());
     }();
     return answers;
@@ -87,6 +87,8 @@ class OnOneRank {
 void ExpectAnswersOfOneRank(int ranks, int groups, std::vector<std::string> flags = {}) {
   const std::set<std::string> before = SharedMemory();
   LiveServer server;
+  // A slow machine must not refuse what it would have to wait for.
+  flags.insert(flags.end(), {"--max-num-queued-tokens", "100000"});
   ASSERT_TRUE(server.StartReady(Ranks(ranks, groups, std::move(flags)))) << server.output();
   EXPECT_THAT(server.output(), HasSubstr(Concat("  workers      ", ranks * groups, ", in ", groups,
                                                 groups == 1 ? " group of " : " groups of ", ranks,

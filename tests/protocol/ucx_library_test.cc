@@ -30,6 +30,7 @@ TEST(UcxLibraryTest, ALibraryOfAnotherKindIsRefused) {
 TEST(UcxLibraryTest, ACrashEndsTheProcessByItsSignal) {
   const pid_t child = ::fork();
   if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);  // a sanitizer has its own
     const auto library = UcxLibrary::Open();
     if (!library.ok()) ::_exit(3);
     if ((*library)->ucs_status_string(UCS_ERR_NO_MEMORY) == nullptr) ::_exit(4);

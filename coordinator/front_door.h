@@ -25,7 +25,7 @@ enum class FinishReason { kStop, kLength, kCancelled, kError };
 // One committed token.
 struct DeltaToken {
   int32_t id = -1;
-  float logprob = 0;                      // raw logprob; meaningful when logprobs were asked for
+  float logprob = 0;                      // meaningful when logprobs were asked for
   std::vector<protocol::TopLogprob> top;  // num_top_logprobs entries, most likely first
   bool drafted = false;                   // it was a draft that verification kept
 };

@@ -285,6 +285,7 @@ absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
   options.request_limits.max_model_len = static_cast<int32_t>(config.model.max_model_len);
   options.request_limits.vocab_size = server.text.tokenizer->vocab_size();
   options.request_limits.max_logprobs = static_cast<int32_t>(config.model.max_logprobs);
+  options.request_limits.processed_logprobs = config.model.logprobs_mode == "processed_logprobs";
   options.served_names = {protocol::ServedModelName(config.model)};
   options.names_reasoning = config.server.reasoning_field == "both";
   options.fingerprint = absl::StrCat("skein-", SKEIN_VERSION, "-", protocol::ConfigHash(config));

@@ -181,7 +181,8 @@ void GroupScheduler::AddStep(Sequence& sequence, uint32_t chunk, const DraftWish
                    .min_p = sequence.sampling.min_p,
                    .top_k = sequence.sampling.top_k,
                    .seed = sequence.sampling.seed,
-                   .num_top_logprobs = sequence.sampling.num_top_logprobs};
+                   .num_top_logprobs = sequence.sampling.num_top_logprobs,
+                   .processed_logprobs = sequence.sampling.processed_logprobs};
   step.mode = sequence.speculation.mode;
   step.draft_depth = drafts.depth;
   step.provided_drafts.assign(drafts.provided.begin(), drafts.provided.end());

@@ -21,7 +21,7 @@ struct VerificationOutcome {
   uint32_t num_accepted = 0;  // leading rows whose drafts are kept
   NextToken next = NextToken::kPlain;
   int32_t token = -1;  // -1: row num_accepted has no token (see its flags)
-  float logprob = 0;   // raw logprob of `token`
+  float logprob = 0;   // of `token`
 };
 
 // Walks the rows in order. A row keeps its draft d when
@@ -35,7 +35,7 @@ struct VerificationOutcome {
 VerificationOutcome VerifyDraft(std::span<const protocol::RowSummary> rows,
                                 protocol::VerificationMode mode, uint64_t seed);
 
-// Raw logprob of a kept draft.
+// Logprob of a kept draft.
 float DraftLogprob(const protocol::RowSummary& row, protocol::VerificationMode mode);
 
 }  // namespace skein::scheduler

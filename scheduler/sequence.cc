@@ -32,7 +32,9 @@ absl::Status CheckKnown(const Sequence& sequence, const protocol::CacheGeometry&
   const bool edits = sequence.sampling.edits != nullptr || sequence.constraint != nullptr;
   const char* lacks = edits && !geometry.edits_logits ? "penalties, biases, token lists and tools"
                       : sequence.scores_prompt() && !geometry.scores_prompts ? "logprobs of prompts"
-                                                                             : nullptr;
+                      : sequence.sampling.processed_logprobs && !geometry.processes_logprobs
+                          ? "processed logprobs"
+                          : nullptr;
   if (lacks == nullptr) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("the worker is of a version without ", lacks,
                                              "; try again when the rollout has ended"));

@@ -395,6 +395,7 @@ void BatchInput::FillSample(const SequenceStep& step, const SequenceDrafts& draf
     params.top_p = step.sampling.top_p;
     params.min_p = step.sampling.min_p;
     params.num_top = step.sampling.num_top_logprobs;
+    if (step.sampling.processed_logprobs) params.logprobs = kernels::LogprobForm::kProcessed;
     full_.sample_params.as<kernels::SampleParams>()[at] = params;
     kernels::VerifyParams verify;
     if (j < num_drafts && step.mode == protocol::VerificationMode::kRejection) {

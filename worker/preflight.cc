@@ -202,6 +202,7 @@ protocol::CacheGeometry Geometry(const LoadOptions& options) {
   geometry.max_draft_tokens = static_cast<uint32_t>(options.limits.max_drafts);
   geometry.edits_logits = true;
   geometry.scores_prompts = true;
+  geometry.processes_logprobs = true;
   return geometry;
 }
 

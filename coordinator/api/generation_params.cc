@@ -323,6 +323,7 @@ GenerationParams ReadGenerationParams(FieldReader* reader, const RequestLimits& 
   ReadSampling(reader, &params.sampling);
   ReadStops(reader, limits, &params);
   ReadLogprobs(reader, limits, form, &params.sampling);
+  params.sampling.processed_logprobs = limits.processed_logprobs && params.sampling.logprobs;
   ReadAllowedTokens(reader, limits, &params.edits.allowed_tokens);
   ReadBadWords(reader, &params.bad_words);
   ReadLogitBias(reader, limits, &params.edits.bias);

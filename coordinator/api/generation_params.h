@@ -22,6 +22,7 @@ struct RequestLimits {
   int32_t max_model_len = 4096;
   int32_t vocab_size = 0;
   int32_t max_logprobs = 20;
+  bool processed_logprobs = false;  // logprobs are of the distribution that is sampled
 };
 
 // Bounds of stop strings.

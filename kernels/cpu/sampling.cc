@@ -118,31 +118,47 @@ struct SampleTokensKernel {
     SampleRecord record;
     const float largest = Lanes<isa>().largest(z, problem.vocab);
     const float raw_largest = raw == z ? largest : Lanes<isa>().largest(raw, problem.vocab);
-    double log_sum = 0;
     if (largest == -kInfinity) record.flags = kSampleAllMasked;
     if (std::isnan(largest) || std::isnan(raw_largest)) record.flags = kSampleNonFinite;
-    const bool usable = record.flags == 0;
-    if (usable) {
-      log_sum = LogSum<isa>(raw, problem.vocab, raw_largest);
+    if (record.flags == 0) {
       record.argmax = static_cast<int32_t>(std::find(z, z + problem.vocab, largest) - z);
-      record.argmax_logprob = LogProb(raw[record.argmax], log_sum);
       record.token = params.temperature < 1e-5f
                          ? record.argmax
                          : Draw(z, problem.vocab, record.argmax, params, ids);
-      record.logprob = LogProb(raw[record.token], log_sum);
     }
-    *reinterpret_cast<SampleRecord*>(args.record.row(r)) = record;
+    const auto store = [&](const float* row, const auto& keeps, const auto& log_of) {
+      if (record.flags == 0) {
+        record.argmax_logprob = log_of(record.argmax);
+        record.logprob = log_of(record.token);
+      }
+      *reinterpret_cast<SampleRecord*>(args.record.row(r)) = record;
+      const int64_t wanted = record.flags == 0 ? params.num_top : 0;
+      StoreTop(problem, args, r, row, wanted, keeps, log_of, ids);
+    };
     if (!args.chosen.absent()) args.chosen.as<int32_t>()[r] = record.token;
-    StoreTop(problem, args, r, raw, usable ? params.num_top : 0, log_sum, ids);
+    if (params.logprobs == LogprobForm::kProcessed && record.flags == 0) {
+      const Distribution p(z, problem.vocab, largest, LogprobParams(params), ids);
+      return store(
+          z, [&p](int32_t v) { return p.Keeps(v); }, [&p](int32_t v) { return p.LogOf(v); });
+    }
+    const double log_sum = record.flags == 0 ? LogSum<isa>(raw, problem.vocab, raw_largest) : 0;
+    store(
+        raw, [raw](int32_t v) { return raw[v] != -kInfinity; },
+        [raw, log_sum](int32_t v) { return LogProb(raw[v], log_sum); });
   }
 
-  // The largest of the raw logits z of the row, as far as wanted and present.
+  // The largest of the logits z of the row that count, as far as wanted and present.
+  template <typename Keeps, typename LogOf>
   static void StoreTop(const SampleTokens::Problem& problem, const SampleTokens::Args& args,
-                       int64_t r, const float* z, int64_t wanted, double log_sum, int32_t* ids) {
+                       int64_t r, const float* z, int64_t wanted, const Keeps& keeps,
+                       const LogOf& log_of, int32_t* ids) {
     if (problem.max_top == 0) return;
     int64_t used = 0;
     if (wanted > 0) {
-      const int64_t size = AllowedIds(z, problem.vocab, ids);
+      int64_t size = 0;
+      for (int32_t v = 0; v < problem.vocab; ++v) {
+        if (keeps(v)) ids[size++] = v;
+      }
       used = std::min<int64_t>({wanted, problem.max_top, size});
       SortFront(ids, 0, used, size, Before{z});
     }
@@ -151,8 +167,7 @@ struct SampleTokensKernel {
         reinterpret_cast<int32_t*>(args.top_id.row(r))[i] = i < used ? ids[i] : -1;
       }
       if (!args.top_logprob.absent()) {
-        reinterpret_cast<float*>(args.top_logprob.row(r))[i] =
-            i < used ? LogProb(z[ids[i]], log_sum) : 0.0f;
+        reinterpret_cast<float*>(args.top_logprob.row(r))[i] = i < used ? log_of(ids[i]) : 0.0f;
       }
     }
   }

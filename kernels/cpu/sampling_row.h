@@ -89,7 +89,7 @@ inline float LogProb(float z, double log_sum) {
   return z == kInfinity ? 0.0f : static_cast<float>(double{z} - log_sum);
 }
 
-// Row r of the logits before any edit, of which logprobs are; `z` where nothing was edited.
+// Row r of the logits before any edit, of which raw logprobs are; `z` where nothing was edited.
 inline const float* RawRow(const TensorView& raw, const float* z, int64_t r) {
   return raw.absent() ? z : reinterpret_cast<const float*>(raw.row(r));
 }
@@ -109,5 +109,56 @@ inline int64_t AllowedIds(const float* z, int64_t vocab, int32_t* ids) {
   }
   return size;
 }
+
+// Probabilities of a row under temperature and truncation, as a cut in the order of tokens and a
+// normaliser, so that none is stored; sums run over ascending ids.
+class Distribution {
+ public:
+  // `largest` of the row is a number or +infinity. `ids` [vocab] is written over.
+  Distribution(const float* z, int64_t vocab, float largest, const SampleParams& params,
+               int32_t* ids)
+      : z_(z), largest_(largest), total_(1), temperature_(params.temperature) {
+    if (largest == kInfinity) {
+      cut_ = static_cast<int32_t>(std::find(z, z + vocab, largest) - z);
+      cut_z_ = largest;
+      return;
+    }
+    if (Truncates(params)) {
+      const int64_t size = Truncate(z, largest, params, ids, AllowedIds(z, vocab, ids));
+      cut_ = *std::max_element(ids, ids + size, Before{z});
+      cut_z_ = z[cut_];
+    }
+    total_ = 0;
+    for (int64_t v = 0; v < vocab; ++v) total_ += Raw(static_cast<int32_t>(v));
+  }
+
+  double operator()(int32_t v) const { return Raw(v) / total_; }
+  // Whether the token can be drawn at all.
+  bool Keeps(int32_t v) const {
+    const float z = z_[v];
+    return z > cut_z_ || (z == cut_z_ && v <= cut_);
+  }
+  // The logarithm of its probability, also of one that is too small for a double.
+  float LogOf(int32_t v) const {
+    if (!Keeps(v)) return -kInfinity;
+    if (largest_ == kInfinity) return 0;
+    return static_cast<float>((double{z_[v]} - double{largest_}) / temperature_ - ExactLog(total_));
+  }
+
+ private:
+  double Raw(int32_t v) const {
+    if (!Keeps(v)) return 0;
+    if (largest_ == kInfinity) return 1;
+    return ExactExp((double{z_[v]} - double{largest_}) / temperature_);
+  }
+
+  const float* z_;
+  float largest_;
+  // Tokens after this one in the order are cut off.
+  float cut_z_ = -kInfinity;
+  int32_t cut_ = -1;
+  double total_;
+  double temperature_;
+};
 
 }  // namespace skein::kernels::cpu

@@ -1,6 +1,4 @@
-// What rejection sampling needs of a row, in f64. A distribution is kept as a cut in the order of
-// tokens and a normaliser, so no probabilities are stored; sums run over ascending ids. Rows are
-// shared over the threads.
+// What rejection sampling needs of a row, in f64. Rows are shared over the threads.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,46 +10,6 @@
 
 namespace skein::kernels::cpu {
 namespace {
-
-// Probabilities of a row under temperature and truncation.
-class Distribution {
- public:
-  // `largest` of the row is a number or +infinity.
-  Distribution(const float* z, int64_t vocab, float largest, const SampleParams& params,
-               int32_t* ids)
-      : z_(z), largest_(largest), total_(1), temperature_(params.temperature) {
-    if (largest == kInfinity) {
-      cut_ = static_cast<int32_t>(std::find(z, z + vocab, largest) - z);
-      cut_z_ = largest;
-      return;
-    }
-    if (Truncates(params)) {
-      const int64_t size = Truncate(z, largest, params, ids, AllowedIds(z, vocab, ids));
-      cut_ = *std::max_element(ids, ids + size, Before{z});
-      cut_z_ = z[cut_];
-    }
-    total_ = 0;
-    for (int64_t v = 0; v < vocab; ++v) total_ += Raw(static_cast<int32_t>(v));
-  }
-
-  double operator()(int32_t v) const { return Raw(v) / total_; }
-
- private:
-  double Raw(int32_t v) const {
-    const float z = z_[v];
-    if (z < cut_z_ || (z == cut_z_ && v > cut_)) return 0;
-    if (largest_ == kInfinity) return 1;
-    return ExactExp((double{z} - double{largest_}) / temperature_);
-  }
-
-  const float* z_;
-  float largest_;
-  // Tokens after this one in the order are cut off.
-  float cut_z_ = -kInfinity;
-  int32_t cut_ = -1;
-  double total_;
-  double temperature_;
-};
 
 // The race over weights with the RESIDUAL stream; tokens enter by ascending id.
 class ResidualRace {
@@ -147,6 +105,11 @@ struct VerifyDraftsKernel {
     } else {
       Compare(
           p, [draft](int32_t v) { return v == draft ? 1.0 : 0.0; }, vocab, params, result);
+    }
+    if (params.sampling.logprobs == LogprobForm::kProcessed) {
+      result.draft_logprob = p.LogOf(draft);
+      result.recovered_logprob = p.LogOf(result.recovered);
+      return result;
     }
     const double log_sum = LogSum<isa>(raw, vocab, raw_largest);
     result.draft_logprob = LogProb(raw[draft], log_sum);

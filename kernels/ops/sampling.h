@@ -1,4 +1,4 @@
-// Choosing a token per row from logits, with raw logprobs. Class R/S. Source: catalogue section 6.
+// Choosing a token per row from logits, with logprobs. Class R/S. Source: catalogue section 6.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,14 @@
 #include "kernels/tensor_view.h"
 
 namespace skein::kernels {
+
+// Which distribution the logprobs of a row are of.
+enum class LogprobForm : uint32_t {
+  kRaw,  // the model's: before any edit, temperature and cut
+  // The one that the token is drawn from: after edits, temperature and truncation. A token that
+  // cannot be drawn has -inf. Greedy: after edits, at temperature 1, nothing cut.
+  kProcessed,
+};
 
 // One row's sampling parameters; plain data, laid out the same on host and device.
 struct SampleParams {
@@ -19,14 +27,23 @@ struct SampleParams {
   float min_p = 0;
   int32_t num_top = 0;                            // entries of top_id / top_logprob wanted
   RandomPurpose purpose = RandomPurpose::kPlain;  // stream of the draw: kPlain or kDraft
-  uint32_t reserved = 0;                          // no byte is left undefined
+  LogprobForm logprobs = LogprobForm::kRaw;
 };
+// The same, as it says what the row's processed logprobs are of.
+constexpr SampleParams LogprobParams(SampleParams params) {
+  if (params.temperature >= 1e-5f) return params;
+  params.temperature = 1;
+  params.top_k = 0;
+  params.top_p = 1;
+  params.min_p = 0;
+  return params;
+}
 
 // What is known of a sampled row.
 struct SampleRecord {
   int32_t token = -1;  // chosen token; -1: no allowed token
   int32_t argmax = -1;
-  float logprob = 0;  // raw: logit - logsumexp of the row (no edit, no temperature, no cut)
+  float logprob = 0;  // in the row's form
   float argmax_logprob = 0;
   uint32_t flags = 0;  // kSampleNonFinite, kSampleAllMasked
 };
@@ -37,11 +54,11 @@ inline constexpr uint32_t kSampleAllMasked = 2;  // every logit is -inf; token i
 // catalogue 6.4 with the row's stream at (seed, position), decided in f64. Greedy: argmax, the
 // lowest id on ties, no random number. Equal logits: the lower id first, everywhere.
 //   logits [R, V] wide;  params [R] SampleParams (kU8 view)
-//   raw [R, V] wide (optional): the logits before EditLogits, of which logprobs and top_id are;
-//     absent where nothing was edited. A NaN in either is kSampleNonFinite
+//   raw [R, V] wide (optional): the logits before EditLogits, of which raw logprobs and their
+//     top_id are; absent where nothing was edited. A NaN in either is kSampleNonFinite
 //   record [R, sizeof(SampleRecord)] u8, rows aligned to 4 bytes
-//   top_id [R, n] i32, top_logprob [R, n] f32 (optional): the num_top largest logits, descending,
-//   raw logprobs; unused entries -1 and 0
+//   top_id [R, n] i32, top_logprob [R, n] f32 (optional): the num_top most likely tokens in the
+//   row's form, descending, without those that cannot be drawn; unused entries -1 and 0
 //   chosen [R] i32 (optional): the record's token, for an operator that follows
 struct SampleTokens {
   static constexpr OpId kId = OpId::kSampleTokens;
@@ -92,7 +109,7 @@ inline constexpr int32_t kVerifyDraftMissing = 4;  // q(draft) is 0 or draft_log
 //   residual_mass [R] f32: sum over v of max(p(v) - q(v), 0)
 //   recovered [R] i32: drawn from that residual by the Gumbel race with the RESIDUAL stream at
 //     (seed, position); from p where the mass is at most 2^-30 or q is not finite
-//   draft_logprob, recovered_logprob [R] f32: raw logprobs, as in SampleRecord
+//   draft_logprob, recovered_logprob [R] f32: in the row's form, as in SampleRecord
 //   flags [R] i32
 struct VerifyDrafts {
   static constexpr OpId kId = OpId::kVerifyDrafts;

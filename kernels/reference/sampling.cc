@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "kernels/exact_math.h"
@@ -20,7 +21,7 @@ bool HasNan(const std::vector<double>& z) {
   return std::any_of(z.begin(), z.end(), [](double v) { return std::isnan(v); });
 }
 
-// Row r of the logits before any edit, of which logprobs are; `z` where nothing was edited.
+// Row r of the logits before any edit, of which raw logprobs are; `z` where nothing was edited.
 std::vector<double> RawRow(const TensorView& raw, const std::vector<double>& z, int64_t r) {
   return raw.absent() ? z : LoadRow<double>(raw, r);
 }
@@ -106,6 +107,55 @@ int32_t Draw(const std::vector<double>& z, const SampleParams& params, std::vect
   return best;
 }
 
+// Tokens that may be drawn, in descending order; `ids` are the allowed ones, at least one.
+std::vector<int32_t> Kept(const std::vector<double>& z, const SampleParams& params,
+                          std::vector<int32_t> ids) {
+  if (z[static_cast<size_t>(ids[0])] == kInfinity) {
+    ids.resize(1);
+  } else {
+    Truncate(z, params, ids);
+  }
+  return ids;
+}
+
+// Logprobs of a row in the form that its parameters ask for.
+class Logprobs {
+ public:
+  // At least one token of `z` is allowed; `raw` are the logits before the edits.
+  Logprobs(const std::vector<double>& z, const std::vector<double>& raw,
+           const SampleParams& params) {
+    if (params.logprobs == LogprobForm::kRaw) {
+      listed_ = AllowedDescending(raw);
+      const double log_sum = LogSum(raw);
+      for (const double value : raw) values_.push_back(value == kInfinity ? 0 : value - log_sum);
+      return;
+    }
+    const SampleParams drawn = LogprobParams(params);
+    listed_ = Kept(z, drawn, AllowedDescending(z));
+    const double largest = z[static_cast<size_t>(listed_[0])];
+    values_.assign(z.size(), -kInfinity);
+    if (largest == kInfinity) {
+      values_[static_cast<size_t>(listed_[0])] = 0;
+      return;
+    }
+    double sum = 0;
+    for (const int32_t id : listed_) {
+      double& value = values_[static_cast<size_t>(id)];
+      value = (z[static_cast<size_t>(id)] - largest) / double{drawn.temperature};
+      sum += std::exp(value);
+    }
+    for (double& value : values_) value -= std::log(sum);
+  }
+
+  float Of(int32_t token) const { return static_cast<float>(values_[static_cast<size_t>(token)]); }
+  // The tokens of which there is more to say than that they are impossible, the likeliest first.
+  const std::vector<int32_t>& listed() const { return listed_; }
+
+ private:
+  std::vector<double> values_;
+  std::vector<int32_t> listed_;
+};
+
 struct SampleTokensKernel {
   static absl::Status Run(const SampleTokens::Problem& problem, const SampleTokens::Args& args,
                           Workspace, DeviceStream) {
@@ -119,24 +169,20 @@ struct SampleTokensKernel {
     const SampleParams& params = args.params.as<SampleParams>()[r];
     SampleRecord record;
     std::vector<int32_t> ids;
-    double log_sum = 0;
     if (HasNan(z) || HasNan(raw)) {
       record.flags = kSampleNonFinite;
     } else {
       ids = AllowedDescending(z);
       if (ids.empty()) record.flags = kSampleAllMasked;
     }
-    const auto logprob = [&raw, &log_sum](int32_t id) {
-      const double value = raw[static_cast<size_t>(id)];
-      return value == kInfinity ? 0.0f : static_cast<float>(value - log_sum);
-    };
+    std::optional<Logprobs> logprobs;
     if (!ids.empty()) {
-      log_sum = LogSum(raw);
+      logprobs.emplace(z, raw, params);
       record.argmax = ids[0];
-      record.argmax_logprob = logprob(ids[0]);
+      record.argmax_logprob = logprobs->Of(ids[0]);
       record.token = params.temperature < 1e-5f ? ids[0] : Draw(z, params, ids);
-      record.logprob = logprob(record.token);
-      ids = AllowedDescending(raw);
+      record.logprob = logprobs->Of(record.token);
+      ids = logprobs->listed();
     }
     *reinterpret_cast<SampleRecord*>(args.record.row(r)) = record;
     if (!args.chosen.absent()) args.chosen.as<int32_t>()[r] = record.token;
@@ -145,7 +191,8 @@ struct SampleTokensKernel {
       const int32_t id = used ? ids[static_cast<size_t>(i)] : -1;
       if (!args.top_id.absent()) args.top_id.as<int32_t>()[r * args.top_id.step(0) + i] = id;
       if (!args.top_logprob.absent()) {
-        args.top_logprob.as<float>()[r * args.top_logprob.step(0) + i] = used ? logprob(id) : 0;
+        args.top_logprob.as<float>()[r * args.top_logprob.step(0) + i] =
+            used ? logprobs->Of(id) : 0;
       }
     }
   }
@@ -197,7 +244,8 @@ int32_t DrawResidual(const std::vector<double>& weight, const SampleParams& para
 
 struct VerifyDraftsKernel {
   struct Result {
-    double target = 0, draft = 0, mass = 0, draft_logprob = 0, recovered_logprob = 0;
+    double target = 0, draft = 0, mass = 0;
+    float draft_logprob = 0, recovered_logprob = 0;
     int32_t recovered = -1;
     int32_t flags = 0;
   };
@@ -210,8 +258,8 @@ struct VerifyDraftsKernel {
       args.draft_probability.as<float>()[r] = static_cast<float>(result.draft);
       args.residual_mass.as<float>()[r] = static_cast<float>(result.mass);
       args.recovered.as<int32_t>()[r] = result.recovered;
-      args.draft_logprob.as<float>()[r] = static_cast<float>(result.draft_logprob);
-      args.recovered_logprob.as<float>()[r] = static_cast<float>(result.recovered_logprob);
+      args.draft_logprob.as<float>()[r] = result.draft_logprob;
+      args.recovered_logprob.as<float>()[r] = result.recovered_logprob;
       args.flags.as<int32_t>()[r] = result.flags;
     }
     return absl::OkStatus();
@@ -247,10 +295,9 @@ struct VerifyDraftsKernel {
     result.target = p[draft];
     result.draft = q[draft];
     result.recovered = DrawResidual(result.mass > kResidualMassMin ? residual : p, params.sampling);
-    const double log_sum = LogSum(raw);
-    const auto logprob = [&](size_t v) { return raw[v] == kInfinity ? 0 : raw[v] - log_sum; };
-    result.draft_logprob = logprob(draft);
-    result.recovered_logprob = logprob(static_cast<size_t>(result.recovered));
+    const Logprobs logprobs(z, raw, params.sampling);
+    result.draft_logprob = logprobs.Of(params.draft_token);
+    result.recovered_logprob = logprobs.Of(result.recovered);
     return result;
   }
 };

@@ -172,6 +172,27 @@ struct Racer {
   }
 };
 
+// The best of all threads' racers, for each of them.
+__device__ Racer BestOfBlock(Racer best, Scratch& scratch) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    const double other_key = __shfl_xor_sync(cuda::kAllLanes, best.key, offset);
+    const int other = __shfl_xor_sync(cuda::kAllLanes, best.token, offset);
+    best.Meet(other_key, other);
+  }
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  if (threadIdx.x % kWarp == 0) {
+    scratch.race_key[warp] = best.key;
+    scratch.race_token[warp] = best.token;
+  }
+  __syncthreads();
+  Racer winner;
+  for (int w = 0; w < static_cast<int>(kThreads) / kWarp; ++w) {
+    winner.Meet(scratch.race_key[w], scratch.race_token[w]);
+  }
+  __syncthreads();
+  return winner;
+}
+
 // Runs the race over the tokens for which `enter(v, scaled)` is true and sets their logarithmic
 // weight; every thread gets the winner, kNone if nobody entered.
 template <typename Enter>
@@ -204,23 +225,7 @@ __device__ int Race(int vocab, const SampleParams& params, RandomPurpose purpose
       best.Meet(scaled + GumbelNoise(high[static_cast<size_t>(i)], low[static_cast<size_t>(i)]), v);
     }
   }
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    const double other_key = __shfl_xor_sync(cuda::kAllLanes, best.key, offset);
-    const int other = __shfl_xor_sync(cuda::kAllLanes, best.token, offset);
-    best.Meet(other_key, other);
-  }
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  if (threadIdx.x % kWarp == 0) {
-    scratch.race_key[warp] = best.key;
-    scratch.race_token[warp] = best.token;
-  }
-  __syncthreads();
-  Racer winner;
-  for (int w = 0; w < static_cast<int>(kThreads) / kWarp; ++w) {
-    winner.Meet(scratch.race_key[w], scratch.race_token[w]);
-  }
-  __syncthreads();
-  return winner.token;
+  return BestOfBlock(best, scratch).token;
 }
 
 __device__ int Draw(const RowFacts& facts, const SampleParams& params, Scratch& scratch) {
@@ -234,6 +239,53 @@ __device__ int Draw(const RowFacts& facts, const SampleParams& params, Scratch& 
   return Race(facts.vocab, params, params.purpose, enter, scratch);
 }
 
+// A distribution under temperature and truncation: a cut and a normaliser.
+struct Distribution {
+  RowFacts facts;
+  Survivors survivors;
+  double total = 0;  // 0: the row gives no distribution
+  bool point = false;
+  int token = -1;  // of a point
+
+  __device__ double At(const SampleParams& params, int v) const {
+    if (point) return v == token ? 1.0 : 0.0;
+    if (total == 0 || !survivors.Has(facts, params, v)) return 0;
+    return ExactExp((double{facts.z[v]} - double{facts.largest}) / double{params.temperature}) /
+           total;
+  }
+  __device__ bool Keeps(const SampleParams& params, int v) const {
+    return point ? v == token : survivors.Has(facts, params, v);
+  }
+  // The logarithm of its probability, also of one that is too small for a double.
+  __device__ float LogOf(const SampleParams& params, int v) const {
+    if (!Keeps(params, v)) return -kInf;
+    if (point) return 0;
+    return static_cast<float>((double{facts.z[v]} - double{facts.largest}) /
+                                  double{params.temperature} -
+                              ExactLog(total));
+  }
+};
+
+__device__ Distribution Spread(const RowFacts& facts, const SampleParams& params,
+                               Scratch& scratch) {
+  Distribution out{facts};
+  if (out.facts.argmax == kNone) return out;
+  if (out.facts.largest == kInf) {
+    out.point = true;
+    out.token = out.facts.argmax;
+    out.total = 1;
+    return out;
+  }
+  out.survivors = Truncate(out.facts, params, scratch);
+  double sum = 0;
+  for (int v = static_cast<int>(threadIdx.x); v < facts.vocab; v += static_cast<int>(kThreads)) {
+    if (!out.survivors.Has(out.facts, params, v)) continue;
+    sum += ExactExp((double{facts.z[v]} - double{out.facts.largest}) / double{params.temperature});
+  }
+  out.total = cuda::BlockSum(sum, scratch.doubles);
+  return out;
+}
+
 struct TopParameters {
   int32_t* id;
   int64_t id_step;
@@ -242,9 +294,10 @@ struct TopParameters {
   int count;
 };
 
-// The largest logits in order: one pass per entry, each below the one before.
+// The largest logits that count, in order: one pass per entry, each below the one before.
+template <typename Keeps, typename LogOf>
 __device__ void StoreTop(const RowFacts& facts, int wanted, int64_t r, const TopParameters& top,
-                         Scratch& scratch) {
+                         const Keeps& keeps, const LogOf& log_of, Scratch& scratch) {
   float z_before = 0;
   int before = -1;
   bool more = wanted > 0;
@@ -257,23 +310,9 @@ __device__ void StoreTop(const RowFacts& facts, int wanted, int64_t r, const Top
            v += static_cast<int>(kThreads)) {
         const float z = facts.z[v];
         const bool after = before < 0 || z < z_before || (z == z_before && v > before);
-        if (z != -kInf && after) best.Meet(double{z}, v);
+        if (after && keeps(v)) best.Meet(double{z}, v);
       }
-      for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-        const double other_key = __shfl_xor_sync(cuda::kAllLanes, best.key, offset);
-        best.Meet(other_key, __shfl_xor_sync(cuda::kAllLanes, best.token, offset));
-      }
-      if (threadIdx.x % kWarp == 0) {
-        scratch.race_key[threadIdx.x / kWarp] = best.key;
-        scratch.race_token[threadIdx.x / kWarp] = best.token;
-      }
-      __syncthreads();
-      Racer winner;
-      for (int w = 0; w < static_cast<int>(kThreads) / kWarp; ++w) {
-        winner.Meet(scratch.race_key[w], scratch.race_token[w]);
-      }
-      __syncthreads();
-      token = winner.token;
+      token = BestOfBlock(best, scratch).token;
       more = token != kNone;
     }
     if (more) {
@@ -283,7 +322,7 @@ __device__ void StoreTop(const RowFacts& facts, int wanted, int64_t r, const Top
     if (threadIdx.x != 0) continue;
     if (top.id != nullptr) top.id[r * top.id_step + i] = more ? token : -1;
     if (top.logprob != nullptr) {
-      top.logprob[r * top.logprob_step + i] = more ? LogProb(facts, token) : 0.0f;
+      top.logprob[r * top.logprob_step + i] = more ? log_of(token) : 0.0f;
     }
   }
 }
@@ -297,7 +336,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t r = blockIdx.x;
   const SampleParams row = params[r];
   const RowFacts facts = LookAt(logits + r * step, vocab, scratch);
-  // Logprobs are of the logits before any edit.
+  // Raw logprobs are of the logits before any edit.
   const RowFacts before = raw == nullptr ? facts : LookAt(raw + r * raw_step, vocab, scratch);
   SampleRecord out;
   if (facts.largest == -kInf) out.flags = kSampleAllMasked;
@@ -305,15 +344,29 @@ __global__ void __launch_bounds__(kThreads)
   const bool usable = out.flags == 0;
   if (usable) {
     out.argmax = facts.argmax;
-    out.argmax_logprob = LogProb(before, facts.argmax);
     out.token = Draw(facts, row, scratch);
-    out.logprob = LogProb(before, out.token);
   }
-  if (threadIdx.x == 0) {
-    *reinterpret_cast<SampleRecord*>(record + r * record_step) = out;
-    if (chosen != nullptr) chosen[r] = out.token;
+  const auto store = [&](const RowFacts& listed, const auto& keeps, const auto& log_of) {
+    if (usable) {
+      out.argmax_logprob = log_of(out.argmax);
+      out.logprob = log_of(out.token);
+    }
+    if (threadIdx.x == 0) {
+      *reinterpret_cast<SampleRecord*>(record + r * record_step) = out;
+      if (chosen != nullptr) chosen[r] = out.token;
+    }
+    StoreTop(listed, usable ? row.num_top : 0, r, top, keeps, log_of, scratch);
+  };
+  if (usable && row.logprobs == LogprobForm::kProcessed) {
+    const SampleParams drawn = LogprobParams(row);
+    const Distribution p = Spread(facts, drawn, scratch);
+    store(
+        facts, [&](int v) { return p.Keeps(drawn, v); }, [&](int v) { return p.LogOf(drawn, v); });
+  } else {
+    store(
+        before, [&](int v) { return before.z[v] != -kInf; },
+        [&](int v) { return LogProb(before, v); });
   }
-  StoreTop(before, usable ? row.num_top : 0, r, top, scratch);
 }
 
 struct SampleTokensOp {
@@ -348,43 +401,6 @@ struct SampleTokensOp {
   }
 };
 
-// A distribution under temperature and truncation: a cut and a normaliser.
-struct Distribution {
-  RowFacts facts;
-  Survivors survivors;
-  double total = 0;  // 0: the row gives no distribution
-  bool point = false;
-  int token = -1;  // of a point
-
-  __device__ double At(const SampleParams& params, int v) const {
-    if (point) return v == token ? 1.0 : 0.0;
-    if (total == 0 || !survivors.Has(facts, params, v)) return 0;
-    return ExactExp((double{facts.z[v]} - double{facts.largest}) / double{params.temperature}) /
-           total;
-  }
-};
-
-__device__ Distribution Spread(const float* z, int vocab, const SampleParams& params,
-                               Scratch& scratch) {
-  Distribution out;
-  out.facts = LookAt(z, vocab, scratch);
-  if (out.facts.argmax == kNone) return out;
-  if (out.facts.largest == kInf) {
-    out.point = true;
-    out.token = out.facts.argmax;
-    out.total = 1;
-    return out;
-  }
-  out.survivors = Truncate(out.facts, params, scratch);
-  double sum = 0;
-  for (int v = static_cast<int>(threadIdx.x); v < vocab; v += static_cast<int>(kThreads)) {
-    if (!out.survivors.Has(out.facts, params, v)) continue;
-    sum += ExactExp((double{z[v]} - double{out.facts.largest}) / double{params.temperature});
-  }
-  out.total = cuda::BlockSum(sum, scratch.doubles);
-  return out;
-}
-
 struct VerifyParameters {
   const float* logits;
   int64_t logits_step;
@@ -412,7 +428,8 @@ __device__ VerifyResult Verify(const VerifyParameters& p, int64_t r, Scratch& sc
   const VerifyParams row = p.params[r];
   const SampleParams& params = row.sampling;
   if (!HasDraft(row, p.vocab, p.draft_rows)) return result;
-  const Distribution target = Spread(p.logits + r * p.logits_step, p.vocab, params, scratch);
+  const Distribution target =
+      Spread(LookAt(p.logits + r * p.logits_step, p.vocab, scratch), params, scratch);
   const RowFacts before =
       p.raw == nullptr ? target.facts : LookAt(p.raw + r * p.raw_step, p.vocab, scratch);
   if (target.total == 0 || IsNan(before)) {
@@ -426,7 +443,8 @@ __device__ VerifyResult Verify(const VerifyParameters& p, int64_t r, Scratch& sc
     draft.token = row.draft_token;
     draft.total = 1;
   } else {
-    draft = Spread(p.draft_logits + row.draft_row * p.draft_step, p.vocab, params, scratch);
+    draft = Spread(LookAt(p.draft_logits + row.draft_row * p.draft_step, p.vocab, scratch), params,
+                   scratch);
   }
   const auto residual = [&](int v) {
     const double difference = target.At(params, v) - draft.At(params, v);
@@ -448,8 +466,12 @@ __device__ VerifyResult Verify(const VerifyParameters& p, int64_t r, Scratch& sc
     return true;
   };
   result.recovered = Race(p.vocab, params, RandomPurpose::kResidual, enter, scratch);
-  result.draft_logprob = LogProb(before, row.draft_token);
-  result.recovered_logprob = LogProb(before, result.recovered);
+  const bool processed = params.logprobs == LogprobForm::kProcessed;
+  const auto log_of = [&](int v) {
+    return processed ? target.LogOf(params, v) : LogProb(before, v);
+  };
+  result.draft_logprob = log_of(row.draft_token);
+  result.recovered_logprob = log_of(result.recovered);
   return result;
 }
 

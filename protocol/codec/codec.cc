@@ -56,6 +56,7 @@ absl::Status Write(const SequenceStep& in, wire::SequenceStep::Builder out) {
   sampling.setTopK(in.sampling.top_k);
   sampling.setSeed(in.sampling.seed);
   sampling.setNumTopLogprobs(in.sampling.num_top_logprobs);
+  sampling.setProcessedLogprobs(in.sampling.processed_logprobs);
   out.setMode(static_cast<uint8_t>(in.mode));
   out.setDraftDepth(in.draft_depth);
   out.setMinSurvival(in.min_survival);
@@ -76,6 +77,7 @@ absl::Status ReadSampling(wire::RowSampling::Reader in, RowSampling& out) {
   out.top_k = in.getTopK();
   out.seed = in.getSeed();
   out.num_top_logprobs = in.getNumTopLogprobs();
+  out.processed_logprobs = in.getProcessedLogprobs();
   if (!std::isfinite(out.temperature) || !std::isfinite(out.top_p) || !std::isfinite(out.min_p)) {
     return Malformed("RowSampling", "temperature, top_p or min_p is not finite");
   }
@@ -295,6 +297,7 @@ absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) 
   geometry.setNumCheckpoints(in.geometry.num_checkpoints);
   geometry.setRecomputeTokens(in.geometry.recompute_tokens);
   geometry.setScoresPrompts(in.geometry.scores_prompts);
+  geometry.setProcessesLogprobs(in.geometry.processes_logprobs);
   return absl::OkStatus();
 }
 
@@ -345,6 +348,7 @@ absl::Status Read(wire::RegisterWorker::Reader in, RegisterWorker& out) {
   out.geometry.num_checkpoints = geometry.getNumCheckpoints();
   out.geometry.recompute_tokens = geometry.getRecomputeTokens();
   out.geometry.scores_prompts = geometry.getScoresPrompts();
+  out.geometry.processes_logprobs = geometry.getProcessesLogprobs();
   return absl::OkStatus();
 }
 

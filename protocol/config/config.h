@@ -27,7 +27,8 @@ struct ModelConfig {
   std::string served_model_name;     // name in the API; empty: the last component of `path`
   int64_t max_model_len = 4096;      // tokens of prompt and answer together
   int64_t max_logprobs = 20;         // largest top_logprobs a request may ask for
-  int64_t seed = 0;                  // root of the seeds of requests that carry none
+  std::string logprobs_mode = "raw_logprobs";  // or processed_logprobs: of what is sampled
+  int64_t seed = 0;                            // root of the seeds of requests that carry none
 };
 
 // The HTTP edge and its limits.

@@ -27,6 +27,10 @@ constexpr ConfigKey kKeys[] = {
      1 << 20, "", "tokens", "longest prompt and answer together; lower it to save cache"},
     {"model.max_logprobs", "max-logprobs", &At<&Config::model, &ModelConfig::max_logprobs>, 0, 20,
      "", "", "largest number of top logprobs that a request may ask for"},
+    {"model.logprobs_mode", "logprobs-mode", &At<&Config::model, &ModelConfig::logprobs_mode>, 0, 0,
+     "raw_logprobs|processed_logprobs", "",
+     "what the logprobs of answers are of: the model alone, or the distribution that is sampled, "
+     "after penalties, masks, temperature and truncation"},
     {"model.seed", "seed", &At<&Config::model, &ModelConfig::seed>, 0, 9.0e15, "", "",
      "root of the random numbers of requests that carry no seed of their own"},
 

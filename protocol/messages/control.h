@@ -14,7 +14,7 @@ namespace skein::protocol {
 // minor one rises when fields are added: neighbouring minors speak to each other in both orders,
 // which is what a rolling restart needs. 1.1 added everything after `geometry` below.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 3;
+inline constexpr uint32_t kProtocolMinor = 4;
 
 // How the process before this one, of the same worker, ended; its supervisor knows. Numbers are
 // those of the flag --predecessor-end.

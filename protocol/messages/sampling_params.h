@@ -34,14 +34,15 @@ struct LogitEdits {
 
 // How a drawn token is decided. Greedy whenever the temperature is below kGreedyTemperature.
 struct SamplingParams {
-  float temperature = 1.0F;      // 0..2
-  float top_p = 1.0F;            // (0, 1]
-  float min_p = 0.0F;            // 0..1
-  int32_t top_k = 0;             // >= 1; 0: off
-  uint64_t seed = 0;             // every number is a function of (seed, position, purpose)
-  bool has_seed = false;         // the client gave it: same tokens again is promised
-  int32_t num_top_logprobs = 0;  // 0..20, most likely alternatives wanted per token
-  bool logprobs = false;         // raw logprob of each emitted token wanted
+  float temperature = 1.0F;         // 0..2
+  float top_p = 1.0F;               // (0, 1]
+  float min_p = 0.0F;               // 0..1
+  int32_t top_k = 0;                // >= 1; 0: off
+  uint64_t seed = 0;                // every number is a function of (seed, position, purpose)
+  bool has_seed = false;            // the client gave it: same tokens again is promised
+  int32_t num_top_logprobs = 0;     // 0..20, most likely alternatives wanted per token
+  bool logprobs = false;            // logprob of each emitted token wanted
+  bool processed_logprobs = false;  // of the distribution it was drawn from; else raw
   // Alternatives wanted per prompt token beside its own raw logprob, 0..20; -1: no such logprobs.
   int32_t num_prompt_logprobs = -1;
   std::shared_ptr<const LogitEdits> edits = nullptr;  // null: none

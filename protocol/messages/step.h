@@ -26,7 +26,8 @@ struct CacheGeometry {
   uint32_t num_checkpoints = 0;   // slots beyond num_slots that hold copies of slot state
   // Tokens before a position whose computation gives its whole slot state; 0: not offered.
   uint32_t recompute_tokens = 0;
-  bool scores_prompts = false;  // it knows SequenceStep::scoring
+  bool scores_prompts = false;      // it knows SequenceStep::scoring
+  bool processes_logprobs = false;  // it knows RowSampling::processed_logprobs
   friend bool operator==(const CacheGeometry&, const CacheGeometry&) = default;
 };
 
@@ -38,6 +39,9 @@ struct RowSampling {
   int32_t top_k = 0;
   uint64_t seed = 0;
   int32_t num_top_logprobs = 0;
+  // Logprobs of the rows are of the distribution that tokens are drawn from, after edits,
+  // temperature and truncation, and list nothing that cannot be drawn; else raw.
+  bool processed_logprobs = false;
   friend bool operator==(const RowSampling&, const RowSampling&) = default;
 };
 
@@ -133,15 +137,15 @@ struct StepPlan {
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
-// One of the most likely tokens of a row, raw logprob.
+// One of the most likely tokens of a row.
 struct TopLogprob {
   int32_t token = -1;
   float logprob = 0;
   friend bool operator==(const TopLogprob&, const TopLogprob&) = default;
 };
 
-// What the model thinks of a given token: raw, as the logprobs of RowSummary, and independent of
-// edits and drafts. NaN: the logits are not finite.
+// What the model thinks of a given token: always raw, and independent of edits and drafts. NaN: the
+// logits are not finite.
 struct TokenScore {
   float logprob = 0;
   std::vector<TopLogprob> top;  // num_top_logprobs entries, most likely first
@@ -153,16 +157,18 @@ struct RowSummary {
   uint32_t position = 0;     // of the token being chosen
   int32_t plain_token = -1;  // drawn from the target distribution; argmax when greedy
   int32_t argmax_token = -1;
-  float plain_logprob = 0;  // raw: log-softmax of the logits before any transform
+  // Raw, the log-softmax of the logits before any transform, or processed: as the plan says. So are
+  // the others of the row.
+  float plain_logprob = 0;
   float argmax_logprob = 0;
   uint32_t flags = 0;           // kRowNonFinite, kRowAllMasked
   std::vector<TopLogprob> top;  // num_top_logprobs entries, most likely first
   // The draft that this row verifies. Without one, in the last row, draft_token is -1.
   int32_t draft_token = -1;
-  float draft_logprob = 0;  // raw
-  float confidence = 0;     // of the head, 0 to 1; 1 for provided drafts
+  float draft_logprob = 0;
+  float confidence = 0;  // of the head, 0 to 1; 1 for provided drafts
   // kRejection only. Probabilities of the draft after temperature and truncation, the very bits
-  // that the acceptance rule uses; the token drawn from the residual, its raw logprob, the residual
+  // that the acceptance rule uses; the token drawn from the residual, its logprob, the residual
   // mass.
   float target_probability = 0;
   float draft_probability = 0;

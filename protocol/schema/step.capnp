@@ -12,6 +12,7 @@ struct RowSampling {
   topK @3 :Int32;
   seed @4 :UInt64;
   numTopLogprobs @5 :Int32;
+  processedLogprobs @6 :Bool;
 }
 
 struct TokenBias {
@@ -129,4 +130,5 @@ struct CacheGeometry {
   numCheckpoints @7 :UInt32;
   recomputeTokens @8 :UInt32;
   scoresPrompts @9 :Bool;
+  processesLogprobs @10 :Bool;
 }

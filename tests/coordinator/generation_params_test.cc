@@ -36,6 +36,20 @@ TEST(GenerationParamsTest, ReadsStopsAndLogprobs) {
   EXPECT_EQ(Chat(R"(,"max_tokens":5,"max_completion_tokens":5)").params.max_tokens, 5);
 }
 
+// rule: R4.1 — a server's mode is that of the answers with logprobs.
+TEST(GenerationParamsTest, TheServerSaysWhatLogprobsAreOf) {
+  RequestLimits processed = kLimits;
+  processed.processed_logprobs = true;
+  const auto of = [](std::string_view fields, const RequestLimits& limits) {
+    const auto body =
+        ParseJson(R"({"messages":[{"role":"user","content":"hi"}])" + std::string(fields) + "}");
+    return std::get<ChatRequest>(ParseChatRequest(body.value(), limits)).params.sampling;
+  };
+  EXPECT_TRUE(of(R"(,"logprobs":true)", processed).processed_logprobs);
+  EXPECT_FALSE(of(R"(,"logprobs":true)", kLimits).processed_logprobs);
+  EXPECT_FALSE(of("", processed).processed_logprobs) << "nobody asked";
+}
+
 // rule: R2.2
 TEST(GenerationParamsTest, ReadsWhatEditsLogits) {
   const GenerationParams params =

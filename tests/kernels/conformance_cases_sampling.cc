@@ -1,6 +1,5 @@
 // Calls of the sampler, with the edits before it: every truncation, greedy rows, masked rows, rows
 // with NaN, ties.
-#include <cstddef>
 #include <limits>
 
 #include "kernels/ops/draft.h"
@@ -21,6 +20,7 @@ SampleParams ParamsOf(uint32_t id) {
   if (id % 5 >= 3) params.top_p = id % 2 == 0 ? 0.9f : 0.5f;
   if (id % 7 >= 5) params.min_p = 0.05f;
   params.num_top = static_cast<int32_t>(id % 4) * 2;
+  if (id / 2 % 3 == 1) params.logprobs = LogprobForm::kProcessed;
   return params;
 }
 
@@ -48,11 +48,8 @@ Instance SampleCall(const Rows& rows, int vocab, bool edited) {
   args.logits = call.InBy(DType::kF32, {vocab}, Logit);
   if (edited) args.raw = call.InBy(DType::kF32, {vocab}, RawLogit);
   args.params = call.InBy(DType::kU8, {sizeof(SampleParams)}, [](uint32_t id, int64_t byte) {
-    // What follows the last member is padding, with no value of its own.
-    constexpr size_t kUsed = offsetof(SampleParams, purpose) + sizeof(RandomPurpose);
     const SampleParams params = ParamsOf(id);
-    const bool padding = static_cast<size_t>(byte) >= kUsed;
-    return padding ? 0.0 : static_cast<double>(reinterpret_cast<const uint8_t*>(&params)[byte]);
+    return static_cast<double>(reinterpret_cast<const uint8_t*>(&params)[byte]);
   });
   args.record = call.WholeOut("record", DType::kU8,
                               {rows.size(), static_cast<int64_t>(sizeof(SampleRecord))});

@@ -113,6 +113,32 @@ TEST_P(Sampling, LogprobsAreRawWhateverTheTruncationAndTemperature) {
   EXPECT_EQ(record.argmax_logprob, record.logprob);
 }
 
+// rule: R4.1 — of the distribution that is sampled.
+TEST_P(Sampling, ProcessedLogprobsAreThoseOfTheDraw) {
+  SampleParams params;
+  params.logprobs = LogprobForm::kProcessed;
+  params.temperature = 0.5f;
+  params.top_k = 2;
+  const SampleRecord record = Draw(Logs({0.1, 0.3, 0.6}), {params})[0];
+  // At temperature 0.5 probabilities are squared; the third is cut off.
+  const double sum = 0.6 * 0.6 + 0.3 * 0.3;
+  EXPECT_EQ(record.argmax, 2);
+  EXPECT_NEAR(record.argmax_logprob, std::log(0.6 * 0.6 / sum), 1e-6);
+  ASSERT_TRUE(record.token == 1 || record.token == 2);
+  const double drawn = record.token == 1 ? 0.3 : 0.6;
+  EXPECT_NEAR(record.logprob, std::log(drawn * drawn / sum), 1e-6);
+  params.top_k = 1;
+  EXPECT_EQ(Draw(Logs({0.1, 0.3, 0.6}), {params})[0].logprob, 0);
+  // Greedy: at temperature 1, and nothing is cut.
+  params.temperature = 0;
+  EXPECT_NEAR(Draw(Logs({0.1, 0.3, 0.6}), {params})[0].logprob, std::log(0.6), 1e-6);
+  const float infinity = std::numeric_limits<float>::infinity();
+  const SampleRecord point = Draw({1, infinity, infinity}, {params})[0];
+  EXPECT_EQ(point.token, 1);
+  EXPECT_EQ(point.logprob, 0);
+  EXPECT_EQ(Draw({-infinity, -infinity}, {params})[0].flags, kSampleAllMasked);
+}
+
 TEST_P(Sampling, MaskedInfiniteAndNanRows) {
   const float infinity = std::numeric_limits<float>::infinity();
   SampleParams params;

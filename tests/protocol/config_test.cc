@@ -122,7 +122,7 @@ TEST(ConfigTest, EveryKeyIsAFlagOfItsOwnWithHelp) {
        {"model", "served-model-name", "host", "port", "max-model-len", "max-num-seqs",
         "max-num-batched-tokens", "block-size", "backend", "lanes", "threads",
         "max-num-queued-reqs", "max-num-queued-tokens", "shutdown-timeout", "seed",
-        "max-logprobs"}) {
+        "max-logprobs", "logprobs-mode"}) {
     EXPECT_TRUE(flags.contains(flag)) << flag;
   }
 }

@@ -18,7 +18,7 @@ StepPlan SamplePlan() {
     step.table_size_before = i;
     for (uint32_t b = 0; b < i; ++b) step.new_blocks.push_back(BlockId(500 + b));
     step.sample = i != 1;
-    step.sampling = {0.7F, 0.9F, 0.05F, 40, 0xdeadbeefcafeu, 5};
+    step.sampling = {0.7F, 0.9F, 0.05F, 40, 0xdeadbeefcafeu, 5, i == 2};
     step.mode = static_cast<VerificationMode>(i);
     step.draft_depth = i == 0 ? 5 : 0;
     step.min_survival = 0.25F;
@@ -91,7 +91,7 @@ RegisterWorker SampleRegistration() {
   registration.backend = "cpu";
   registration.model = "hash";
   registration.incarnation = Incarnation(5);
-  registration.geometry = {64, 100, 8, 512, 4096, 5, false, 16, 708, true};
+  registration.geometry = {64, 100, 8, 512, 4096, 5, false, 16, 708, true, true};
   registration.tokenizer = "vocabulary";
   registration.cache_layout = "layout";
   registration.numerics = "cpu";

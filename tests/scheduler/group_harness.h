@@ -29,10 +29,11 @@ struct HarnessSetup {
   uint32_t queued_requests_max = 100;
   uint64_t queued_tokens_max = 10'000;
   uint32_t groups = 1;
-  uint32_t ranks = 1;             // of each group
-  uint32_t max_draft_tokens = 0;  // of the workers' draft heads
-  bool edits_logits = true;       // the workers know edits
-  bool scores_prompts = true;     // and logprobs of prompts
+  uint32_t ranks = 1;              // of each group
+  uint32_t max_draft_tokens = 0;   // of the workers' draft heads
+  bool edits_logits = true;        // the workers know edits
+  bool scores_prompts = true;      // and logprobs of prompts
+  bool processes_logprobs = true;  // and those of what is sampled
   bool prefix_caching = false;
   bool moves_blocks = false;
   uint32_t prefill_groups = 0;
@@ -57,9 +58,10 @@ inline scheduler::SchedulerLimits LimitsOf(const HarnessSetup& setup) {
 }
 
 inline protocol::CacheGeometry GeometryOf(const HarnessSetup& setup) {
-  return {setup.block_tokens,     setup.num_blocks,       setup.max_num_seqs, setup.budget,
-          setup.max_model_len,    setup.max_draft_tokens, setup.edits_logits, setup.num_checkpoints,
-          setup.recompute_tokens, setup.scores_prompts};
+  return {setup.block_tokens,   setup.num_blocks,        setup.max_num_seqs,
+          setup.budget,         setup.max_model_len,     setup.max_draft_tokens,
+          setup.edits_logits,   setup.num_checkpoints,   setup.recompute_tokens,
+          setup.scores_prompts, setup.processes_logprobs};
 }
 
 // What a sequence got so far.

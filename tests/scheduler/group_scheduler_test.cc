@@ -125,11 +125,12 @@ TEST(GroupScheduler, ThePlanCarriesTheSampling) {
                        .top_k = 9,
                        .seed = 1234567890123ULL,
                        .has_seed = true,
-                       .num_top_logprobs = 4};
+                       .num_top_logprobs = 4,
+                       .processed_logprobs = true};
   ASSERT_TRUE(scheduler.AddSequence(sequence).ok());
   const protocol::RowSampling sampling =
       scheduler.PlanStep(protocol::GroupId(0), 0).at(0).sequences[0].sampling;
-  EXPECT_EQ(sampling, (protocol::RowSampling{0.5F, 0.25F, 0.125F, 9, 1234567890123ULL, 4}));
+  EXPECT_EQ(sampling, (protocol::RowSampling{0.5F, 0.25F, 0.125F, 9, 1234567890123ULL, 4, true}));
 }
 
 TEST(GroupScheduler, DecodingComesBeforePrefillAndNewcomers) {

@@ -125,6 +125,23 @@ TEST(PromptScores, AWorkerThatScoresNothingIsNotAskedTo) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("logprobs of prompts"));
 }
 
+// rule: R4.1 — never the raw ones in their place.
+TEST(PromptScores, AWorkerThatKnowsNoProcessedLogprobsIsNotAskedForThem) {
+  GroupHarness harness({.processes_logprobs = false});
+  harness.Start();
+  scheduler::NewSequence sequence;
+  sequence.id = protocol::SequenceId(1);
+  sequence.prompt = {1, 2};
+  sequence.stop.max_tokens = 1;
+  sequence.sampling.logprobs = true;
+  scheduler::NewSequence processed = sequence;
+  processed.sampling.processed_logprobs = true;
+  const absl::Status refused = harness.scheduler().AddSequence(processed);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("processed logprobs"));
+  EXPECT_TRUE(harness.scheduler().AddSequence(sequence).ok());
+}
+
 TEST(PromptScores, LogitsThatAreNotFiniteEndTheRequest) {
   GroupHarness harness({});
   harness.Start();

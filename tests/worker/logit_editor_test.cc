@@ -1,4 +1,4 @@
-// Penalties, biases and token lists on the tiny model: they act, logprobs stay raw, and drafts,
+// Penalties, biases and token lists on the tiny model: they act, raw logprobs stay raw, and drafts,
 // recorded steps and company change nothing.
 #include <algorithm>
 #include <cmath>
@@ -113,6 +113,66 @@ TEST(LogitEditsTest, LogprobsAreThoseBeforeTheEdits) {
   EXPECT_EQ(edited.output[0].top, plain.output[0].top);
   EXPECT_EQ(edited.output[0].token, plain.output[0].top[1].token);
   EXPECT_EQ(edited.output[0].logprob_bits, std::bit_cast<uint32_t>(plain.output[0].top[1].logprob));
+}
+
+// Rows of a stream whose penalties, temperature and cut leave five tokens to draw from.
+Stream Narrow(float temperature, const Drafting& drafting, bool processed) {
+  LogitEdits edits;
+  edits.presence_penalty = 1.5F;
+  edits.repetition_penalty = 1.2F;
+  Stream stream = Edited(3, temperature, drafting, edits);
+  stream.sampling.top_p = 1;
+  stream.sampling.top_k = 5;
+  stream.sampling.num_top_logprobs = 20;
+  stream.sampling.processed_logprobs = processed;
+  return RunAlone(std::move(stream));
+}
+
+// rule: R4.1 — and what is drawn is the same in both forms.
+TEST(LogitEditsTest, ProcessedLogprobsAreThoseOfWhatIsDrawn) {
+  const Stream raw = Narrow(0.6F, {.mode = VerificationMode::kCoupled}, false);
+  const Stream processed = Narrow(0.6F, {.mode = VerificationMode::kCoupled}, true);
+  EXPECT_EQ(processed.tokens, raw.tokens);
+  for (const Token& token : processed.output) {
+    ASSERT_EQ(token.top.size(), 5u);
+    double sum = 0;
+    for (const protocol::TopLogprob& top : token.top) {
+      sum += std::exp(double{top.logprob});
+      if (top.token != token.token) continue;
+      EXPECT_EQ(std::bit_cast<uint32_t>(top.logprob), token.logprob_bits);
+    }
+    EXPECT_NEAR(sum, 1, 1e-5);
+  }
+  // The first token has no penalty yet but those of the prompt: of two tokens that are not in it
+  // the difference is that of the raw ones, divided by the temperature.
+  const auto& drawn = processed.output[0].top;
+  const auto of_raw = [&](int32_t token) {
+    for (const protocol::TopLogprob& top : raw.output[0].top) {
+      if (top.token == token) return double{top.logprob};
+    }
+    return std::nan("");
+  };
+  EXPECT_NEAR(drawn[0].logprob - drawn[1].logprob,
+              (of_raw(drawn[0].token) - of_raw(drawn[1].token)) / 0.6, 1e-4);
+}
+
+// rule: R4.1, R4.2, LP1 — whoever chose the token, and at every draft depth.
+TEST(LogitEditsTest, ProcessedLogprobsAreTheSameWithDrafts) {
+  for (const float temperature : {0.0F, 0.6F}) {
+    const auto mode = temperature == 0 ? VerificationMode::kGreedy : VerificationMode::kCoupled;
+    const Stream plain = Narrow(temperature, {.mode = mode}, true);
+    const Stream drafted = Narrow(temperature, {mode, 5}, true);
+    EXPECT_EQ(drafted.output, plain.output) << temperature;
+    EXPECT_GT(drafted.num_accepted, 0u);
+  }
+  const Stream rejection = Narrow(0.6F, {VerificationMode::kRejection, 5}, true);
+  EXPECT_GT(rejection.num_accepted, 0u);
+  for (const Token& token : rejection.output) {
+    const auto entry = std::find_if(token.top.begin(), token.top.end(),
+                                    [&](const auto& top) { return top.token == token.token; });
+    ASSERT_NE(entry, token.top.end()) << "no token is drawn that was cut off";
+    EXPECT_EQ(std::bit_cast<uint32_t>(entry->logprob), token.logprob_bits);
+  }
 }
 
 // The penalties by vLLM's definition, from the logprobs of one step: differences of logits are

@@ -253,6 +253,18 @@ TEST(PromptScores, EqualTheLogprobsOfTheGenerationThatMadeThem) {
   }
 }
 
+// rule: R4.1 — no prompt token was drawn, so there is nothing else to tell.
+TEST(PromptScores, R41AreRawWhateverThoseOfTheAnswerAre) {
+  const std::vector<int32_t> ids = RecordedPrompt();
+  worker::LoadedModel& model = SharedModel();
+  const Scores raw = Score(model, ids, 96);
+  model.input().Reset();
+  protocol::StepPlan plan;
+  plan.sequences.push_back(ScoredChunk(ids, 0, 96));
+  plan.sequences[0].sampling = {.temperature = 0.3F, .top_k = 2, .processed_logprobs = true};
+  ExpectSame(worker::RunPlan(model, plan).sequences[0].scores, raw);
+}
+
 TEST(PromptScores, APlanThatCannotBeScoredIsRefused) {
   const std::vector<int32_t> ids = RecordedPrompt();
   worker::LoadedModel& model = SharedModel();

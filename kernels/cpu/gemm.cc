@@ -339,7 +339,7 @@ struct ExpertLinearKernel {
         .Take();
   }
   static size_t WorkspaceBytes(const ExpertLinear::Problem& problem) {
-    return GemmBytes(problem.max_rows, problem.k);
+    return GemmBytes(problem.max_rows, problem.k) + Scratch::Bytes<int32_t>(problem.num_experts);
   }
   static absl::Status Run(const ExpertLinear::Problem& problem, const ExpertLinear::Args& args,
                           Workspace workspace, DeviceStream stream) {
@@ -355,24 +355,27 @@ struct ExpertLinearKernel {
     const ProductRows x =
         TakeRows<isa>(scratch, x_rows, problem.k, args.x.dtype, problem.format, direct);
     float* panel = scratch.Take<float>(PanelFloats(problem.k) * NumThreads(stream));
+    int32_t* used = scratch.Take<int32_t>(problem.num_experts);  // experts that have rows
     if (absl::Status status = scratch.Check(ExpertLinear::kId); !status.ok()) return status;
     if (x_rows == 0) return absl::OkStatus();
+    int64_t num_used = 0;
+    for (int e = 0; e < problem.num_experts; ++e) {
+      if (offsets[e + 1] > offsets[e]) used[num_used++] = e;
+    }
     DecodeRows<isa>(args.x, args.x_scale, x_rows, problem.k, problem.format, direct, x, 0, stream);
     const int64_t products = args.y_second.absent() ? 1 : 2;
     const int64_t outputs = products * problem.n;  // of an expert
-    const int64_t columns = TaskColumns(
-        problem.k, outputs * std::min<int64_t>(x_rows, problem.num_experts), NumThreads(stream));
+    const int64_t columns = TaskColumns(problem.k, outputs * num_used, NumThreads(stream));
     const int64_t per_product = CeilDiv(problem.n, columns);
-    const int64_t tasks = problem.num_experts * products * per_product;
+    const int64_t tasks = num_used * products * per_product;
     const int64_t work = int64_t{offsets[problem.num_experts]} * outputs * problem.k;
     ForEachTask(stream, tasks, work, [&](int64_t task, int thread) {
       const int64_t product = task / per_product;
-      const int64_t e = product / products;
+      const int64_t e = used[product / products];
       const bool second = product % products == 1;
       const int64_t begin = offsets[e];
       GemmCall call;
       call.rows = offsets[e + 1] - begin;
-      if (call.rows <= 0) return;
       SetRows(x, problem.k, call);
       call.x_first = begin;
       call.x_row = args.source_row.absent() ? nullptr : args.source_row.as<int32_t>() + begin;

@@ -23,9 +23,10 @@ inline float OddScale(const uint8_t* codes, int64_t bytes, uint8_t zero_mask) {
 inline constexpr uint8_t kE2m1Magnitude = 0x77;
 inline constexpr uint8_t kE4m3Magnitude = 0x7F;
 
-// Bytes that weights are asked for ahead of their use: the processor's own prefetching stops at
-// page ends, and files are mapped in small pages.
-inline constexpr int64_t kPrefetchAhead = 4096;
+// Bytes that weights are asked for ahead of their use, into the second cache, which has room for
+// many requests: the processor's own prefetching stops at page ends, and files are mapped in small
+// pages.
+inline constexpr int64_t kPrefetchAhead = 8192;
 
 // The same where a whole matrix is a few pages and the next one lies elsewhere.
 inline constexpr int64_t kShortAhead = 1024;
@@ -223,7 +224,7 @@ struct CodeDot<VectorLanes<isa>> {
         _mm256_store_ps(factors[i], _mm256_mul_ps(weights, _mm256_loadu_ps(factor[i] + first)));
       }
       ForUnits<kUnit, 1>(&w, first, count, call.k, [&](int64_t u, int, const uint8_t* codes) {
-        __builtin_prefetch(w.codes + (first + u) * kUnit + ahead);
+        __builtin_prefetch(w.codes + (first + u) * kUnit + ahead, 0, 2);
         seen.Add(codes);
         __m256 weight[kLanesPerUnit];
         DecodeE4m3<kRows>(codes, weight);
@@ -323,8 +324,8 @@ struct CodeDot<VectorLanes<isa>> {
 #pragma GCC unroll 2
       for (int j = 0; j < kCols; ++j) {
         // The group's codes fill two cache lines.
-        __builtin_prefetch(w[j].codes + first * 16 + ahead);
-        __builtin_prefetch(w[j].codes + first * 16 + ahead + 64);
+        __builtin_prefetch(w[j].codes + first * 16 + ahead, 0, 2);
+        __builtin_prefetch(w[j].codes + first * 16 + ahead + 64, 0, 2);
         const __m256 weights = WeightFactors<kUnit / 2>(w[j], first, count, call.k);
 #pragma GCC unroll 8
         for (int i = 0; i < kRows; ++i) {

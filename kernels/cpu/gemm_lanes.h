@@ -268,7 +268,7 @@ struct GemmBodies {
       for (int j = 0; j < kCols; ++j) {
         const uint8_t* bytes = w[j].codes + unit * Row::kUnitBytes;
         for (int64_t line = 0; line < Row::kUnitBytes; line += 64) {
-          __builtin_prefetch(bytes + line + kPrefetchAhead);
+          __builtin_prefetch(bytes + line + kPrefetchAhead, 0, 2);
         }
         add_unit(unit, j, bytes);
       }

@@ -170,31 +170,38 @@ struct CodeDot<VectorLanes<isa>> {
     return together > kPrefetchAhead ? together : kPrefetchAhead;
   }
 
+  // A constant that stays in its register: with AVX-512 GCC makes it again each time it is used.
+  template <typename V>
+  [[gnu::always_inline]] static inline V Kept(V constant) {
+    if constexpr (isa == CpuIsa::kAvx512) asm("" : "+v"(constant));
+    return constant;
+  }
+
   // 32 e4m3 codes as floats: two codes at the tops of the halves of 32 bits, moved down to where
   // f32 has exponent and fraction, 2^-120 too small. For several rows multiplied out of the
   // subnormal numbers, once, since products of these are slow: then 2^-100 too small.
-  template <int kRows>
-  static void DecodeE4m3(const uint8_t* codes, __m256* out) {
-    const __m256i halves =
-        _mm256_setr_epi8(-1, 0, -1, 8, -1, 1, -1, 9, -1, 2, -1, 10, -1, 3, -1, 11, -1, 4, -1, 12,
-                         -1, 5, -1, 13, -1, 6, -1, 14, -1, 7, -1, 15);
-    [[maybe_unused]] const __m256 factor = _mm256_set1_ps(0x1p20f);
+  struct E4m3Decoder {
+    template <int kRows>
+    [[gnu::always_inline]] inline void Decode(const uint8_t* codes, __m256* out) const {
 #pragma GCC unroll 2
-    for (int64_t i = 0; i < 2; ++i) {
-      const __m256i wide = _mm256_broadcastsi128_si256(
-          _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i * 16)));
-      const __m256i both = _mm256_and_si256(_mm256_srai_epi16(_mm256_shuffle_epi8(wide, halves), 4),
-                                            _mm256_set1_epi16(static_cast<int16_t>(0x87F0)));
-      const __m256i odd =
-          _mm256_and_si256(both, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000)));
-      out[2 * i] = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-      out[2 * i + 1] = _mm256_castsi256_ps(odd);
-      if constexpr (kRows > 1) {
-        out[2 * i] = _mm256_mul_ps(out[2 * i], factor);
-        out[2 * i + 1] = _mm256_mul_ps(out[2 * i + 1], factor);
+      for (int64_t i = 0; i < 2; ++i) {
+        const __m256i wide = _mm256_broadcastsi128_si256(
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i * 16)));
+        const __m256i both = _mm256_srai_epi16(_mm256_shuffle_epi8(wide, halves), 4);
+        out[2 * i] = _mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(both, 16), mask));
+        out[2 * i + 1] = _mm256_castsi256_ps(_mm256_and_si256(both, mask));
+        if constexpr (kRows > 1) {
+          out[2 * i] = _mm256_mul_ps(out[2 * i], factor);
+          out[2 * i + 1] = _mm256_mul_ps(out[2 * i + 1], factor);
+        }
       }
     }
-  }
+    __m256i halves =
+        Kept(_mm256_setr_epi8(-1, 0, -1, 8, -1, 1, -1, 9, -1, 2, -1, 10, -1, 3, -1, 11, -1, 4, -1,
+                              12, -1, 5, -1, 13, -1, 6, -1, 14, -1, 7, -1, 15));
+    __m256i mask = Kept(_mm256_set1_epi32(static_cast<int32_t>(0x87F00000)));
+    __m256 factor = Kept(_mm256_set1_ps(0x1p20f));
+  };
 
   // Adds units [begin, end) of weight row n, times kRows rows of raw codes (GemmCall::x_factor), to
   // their lane sums. The guard sees the weight codes.
@@ -214,6 +221,7 @@ struct CodeDot<VectorLanes<isa>> {
       sum[i] = sums[i].lane();
     }
     CodeGuard<L> seen = *guard;
+    const E4m3Decoder decoder;
     alignas(32) float factors[kRows][kScales];
     for (int64_t first = begin; first < end; first += kScales) {
       const int64_t count = kScales < end - first ? kScales : end - first;
@@ -227,7 +235,7 @@ struct CodeDot<VectorLanes<isa>> {
         __builtin_prefetch(w.codes + (first + u) * kUnit + ahead, 0, 2);
         seen.Add(codes);
         __m256 weight[kLanesPerUnit];
-        DecodeE4m3<kRows>(codes, weight);
+        decoder.template Decode<kRows>(codes, weight);
 #pragma GCC unroll 8
         for (int i = 0; i < kRows; ++i) {
           const float* from = x[i] + (first + u) * kUnit;
@@ -246,35 +254,53 @@ struct CodeDot<VectorLanes<isa>> {
   }
 
   // Values of 32 e2m1 codes in halves, times 256, from 16 bytes: the lower and the upper ones.
-  static void DecodeE2m1(const uint8_t* codes, __m256i* even, __m256i* odd) {
-    const __m256i table = _mm256_broadcastsi128_si256(
+  struct E2m1Decoder {
+    [[gnu::always_inline]] inline void Decode(const uint8_t* codes, __m256i* even,
+                                              __m256i* odd) const {
+      const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+#if defined(SKEIN_AVX512_LANES)
+      // Looked up with four bits of each half.
+      const __m256i wide = _mm256_cvtepu8_epi16(packed);
+      *even = _mm256_permutexvar_epi16(wide, table);
+      *odd = _mm256_permutexvar_epi16(_mm256_srli_epi16(wide, 4), table);
+#else
+      const __m256i tops =
+          _mm256_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7, -1, 8, -1, 9, -1,
+                           10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15);
+      const __m256i wide = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(packed), tops);
+      *even = _mm256_shuffle_epi8(table, _mm256_and_si256(wide, _mm256_set1_epi16(0x0F00)));
+      // The lower byte of a half has zeros where the table is looked up: entry 0 or nothing.
+      *odd = _mm256_shuffle_epi8(table, _mm256_srli_epi16(wide, 4));
+#endif
+    }
+#if defined(SKEIN_AVX512_LANES)
+    __m256i table = Kept(_mm256_setr_epi16(0, 256, 512, 768, 1024, 1536, 2048, 3072, 0, -256, -512,
+                                           -768, -1024, -1536, -2048, -3072));
+#else
+    __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
-    const __m256i tops =
-        _mm256_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7, -1, 8, -1, 9, -1,
-                         10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15);
-    const __m256i nibble = _mm256_set1_epi16(0x0F00);
-    const __m256i wide = _mm256_shuffle_epi8(
-        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))),
-        tops);
-    *even = _mm256_shuffle_epi8(table, _mm256_and_si256(wide, nibble));
-    // The lower byte of a half has zeros where the table is looked up: entry 0 or nothing.
-    *odd = _mm256_shuffle_epi8(table, _mm256_srli_epi16(wide, 4));
-  }
+#endif
+  };
 
   // Exact sums of a unit's products with 32 parts, times 256.
   static __m256i UnitSum(__m256i even, __m256i odd, const int16_t* parts) {
     const __m256i* part = reinterpret_cast<const __m256i*>(parts);
-    return _mm256_add_epi32(_mm256_madd_epi16(even, _mm256_load_si256(part)),
-                            _mm256_madd_epi16(odd, _mm256_load_si256(part + 1)));
+    const __m256i sum = _mm256_madd_epi16(even, _mm256_load_si256(part));
+#if defined(SKEIN_AVX512_LANES)
+    return _mm256_dpwssd_epi32(sum, odd, _mm256_load_si256(part + 1));
+#else
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(odd, _mm256_load_si256(part + 1)));
+#endif
   }
 
   // UnitSum of unit u for each row.
   template <int kRows>
-  [[gnu::always_inline]] static inline void UnitSums(const uint8_t* codes,
+  [[gnu::always_inline]] static inline void UnitSums(const E2m1Decoder& decoder,
+                                                     const uint8_t* codes,
                                                      const int16_t* const* parts, int64_t u,
                                                      __m256i* total) {
     __m256i even, odd;
-    DecodeE2m1(codes, &even, &odd);
+    decoder.Decode(codes, &even, &odd);
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) total[i] = UnitSum(even, odd, parts[i] + u * 64);
   }
@@ -282,10 +308,10 @@ struct CodeDot<VectorLanes<isa>> {
   // For rows with low parts in unit u: `total` and the low parts' sum in units of the latter; a
   // whole number of weights' 256.
   template <int kRows>
-  static void AddLow(const uint8_t* codes, const int16_t* const* parts,
+  static void AddLow(const E2m1Decoder& decoder, const uint8_t* codes, const int16_t* const* parts,
                      const uint8_t* const* has_low, int64_t u, __m256i* total) {
     __m256i even, odd;
-    DecodeE2m1(codes, &even, &odd);
+    decoder.Decode(codes, &even, &odd);
     for (int i = 0; i < kRows; ++i) {
       if (has_low[i][u] == 0) continue;
       const __m256i low = UnitSum(even, odd, parts[i] + u * 64 + 32);
@@ -318,6 +344,7 @@ struct CodeDot<VectorLanes<isa>> {
       factor[i] = x.factor + row * x.factor_step;
       has_low[i] = x.has_low + row * x.factor_step;
     }
+    const E2m1Decoder decoder;
     alignas(32) float factors[kCols][kRows][kScales];
     for (int64_t first = begin; first < end; first += kScales) {
       const int64_t count = kScales < end - first ? kScales : end - first;
@@ -351,19 +378,19 @@ struct CodeDot<VectorLanes<isa>> {
         ForUnits<kUnit / 2, kCols>(w, first, count, call.k,
                                    [&](int64_t u, int j, const uint8_t* codes) {
                                      __m256i total[kRows];
-                                     UnitSums<kRows>(codes, parts, first + u, total);
+                                     UnitSums<kRows>(decoder, codes, parts, first + u, total);
                                      add(u, j, total);
                                    });
         continue;
       }
-      ForUnits<kUnit / 2, kCols>(w, first, count, call.k,
-                                 [&](int64_t u, int j, const uint8_t* codes) {
-                                   __m256i total[kRows];
-                                   UnitSums<kRows>(codes, parts, first + u, total);
-                                   if ((low >> (8 * u) & 1) != 0)
-                                     AddLow<kRows>(codes, parts, has_low, first + u, total);
-                                   add(u, j, total);
-                                 });
+      ForUnits<kUnit / 2, kCols>(
+          w, first, count, call.k, [&](int64_t u, int j, const uint8_t* codes) {
+            __m256i total[kRows];
+            UnitSums<kRows>(decoder, codes, parts, first + u, total);
+            if ((low >> (8 * u) & 1) != 0)
+              AddLow<kRows>(decoder, codes, parts, has_low, first + u, total);
+            add(u, j, total);
+          });
     }
 #pragma GCC unroll 2
     for (int j = 0; j < kCols; ++j) {
@@ -406,6 +433,7 @@ struct CodeDot<VectorLanes<isa>> {
     for (int64_t line = 0; line < x.units * (kUnit / 2); line += 64) {
       __builtin_prefetch(w.codes + line + kShortAhead);
     }
+    const E2m1Decoder decoder;
     alignas(32) float factors[kRows][kScales];
     const __m256 weights = WeightFactors<kUnit / 2>(w, 0, x.units, call.k);
     __m256 sum[kRows];
@@ -418,8 +446,8 @@ struct CodeDot<VectorLanes<isa>> {
     for (int64_t u = 0; u < x.units; ++u) {
       const uint8_t* codes = w.codes + u * (kUnit / 2);
       __m256i total[kRows];
-      UnitSums<kRows>(codes, x.parts, u, total);
-      if constexpr (kLow) AddLow<kRows>(codes, x.parts, x.has_low, u, total);
+      UnitSums<kRows>(decoder, codes, x.parts, u, total);
+      if constexpr (kLow) AddLow<kRows>(decoder, codes, x.parts, x.has_low, u, total);
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         sum[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[i]), _mm256_broadcast_ss(&factors[i][u]),

@@ -1,4 +1,4 @@
-// The lane kernels for AVX-512: compiled for F, BW, DQ and VL beside AVX2. Only reached after
+// The lane kernels for AVX-512: compiled for F, BW, DQ, VL and VNNI beside AVX2. Only reached after
 // CpuHasAvx512 said yes; must not define anything that other files could link to.
 #include "kernels/cpu/lane_bodies.h"
 

@@ -24,7 +24,7 @@ bool CpuHasAvx512() {
 #if defined(__x86_64__)
   return CpuHasAvx2() && __builtin_cpu_supports("avx512f") != 0 &&
          __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-         __builtin_cpu_supports("avx512vl") != 0;
+         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
 #else
   return false;
 #endif
@@ -54,9 +54,8 @@ absl::Status RegisterCpuKernels(KernelRegistry& registry, CpuIsa isa) {
   }
   if (isa == CpuIsa::kAvx512 && !CpuHasAvx512()) {
     return absl::FailedPreconditionError(
-        "this processor lacks AVX-512 F, BW, DQ or VL; choose the avx2, scalar or automatic "
-        "variant "
-        "of the cpu kernels");
+        "this processor lacks AVX-512 F, BW, DQ, VL or VNNI; choose the avx2, scalar or "
+        "automatic variant of the cpu kernels");
   }
   if (isa == CpuIsa::kAuto) isa = BestCpuIsa();
   using Family = absl::Status (*)(KernelRegistry&, CpuIsa);

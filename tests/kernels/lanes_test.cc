@@ -193,7 +193,7 @@ TEST(Lanes, ExpIsWithinTwoUlpAndTheSameInAllInstructionSets) {
 }
 
 TEST(Lanes, SayWhetherAvx512WasTested) {
-  if (!CpuHasAvx512()) GTEST_SKIP() << "this processor lacks AVX-512 F, BW, DQ or VL";
+  if (!CpuHasAvx512()) GTEST_SKIP() << "this processor lacks AVX-512 F, BW, DQ, VL or VNNI";
   EXPECT_NE(&Avx512LaneKernels(), &ScalarLaneKernels());
 }
 

@@ -276,7 +276,7 @@ absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
   options.listen_fd = static_cast<int>(loaded.FlagOr("listen-fd", -1));
   if (!config.server.ssl_certfile.empty()) {
     SKEIN_ASSIGN_OR_RETURN(options.tls,
-                           protocol::TlsContext::Load(
+                           protocol::TlsCertificate::Load(
                                {"server.ssl_certfile (--ssl-certfile)", config.server.ssl_certfile,
                                 "server.ssl_keyfile (--ssl-keyfile)", config.server.ssl_keyfile}));
   }

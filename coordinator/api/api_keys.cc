@@ -8,8 +8,6 @@
 #include <fstream>
 #include <set>
 
-#include <sys/stat.h>
-
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
@@ -313,16 +311,9 @@ absl::StatusOr<std::unique_ptr<ApiKeys>> ApiKeys::Load(std::string_view literal,
   }
   std::unique_ptr<ApiKeys> keys(new ApiKeys(literal, std::move(file)));
   if (keys->file_.empty()) return keys;
-  keys->read_ = keys->Mark();
+  keys->read_ = protocol::MarkOf(keys->file_);
   SKEIN_RETURN_IF_ERROR(keys->Read());
   return keys;
-}
-
-ApiKeys::FileMark ApiKeys::Mark() const {
-  struct stat status {};
-  if (::stat(file_.c_str(), &status) != 0) return {};
-  return {status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec, status.st_ino,
-          status.st_size};
 }
 
 absl::Status ApiKeys::Read() {
@@ -343,14 +334,19 @@ absl::Status ApiKeys::Read() {
     std::string id = key.id;
     by_id_.emplace(std::move(id), std::make_shared<const ApiKey>(std::move(key)));
   }
-  if (by_id_.empty()) SKEIN_LOG(kWarn, "the file of API keys has none").Field("file", file_);
+  if (by_id_.empty() && literal_ == nullptr) {
+    SKEIN_LOG(
+        kError,
+        "nobody may use the API: the file of API keys has none; skein keygen --api ID makes one")
+        .Field("file", file_);
+  }
   return absl::OkStatus();
 }
 
 void ApiKeys::ReadIfChanged(Clock::time_point now) {
   if (file_.empty() || now - looked_ < kLookPeriod) return;
   looked_ = now;
-  const FileMark mark = Mark();
+  const protocol::FileMark mark = protocol::MarkOf(file_);
   if (mark == read_) return;
   read_ = mark;
   if (const absl::Status status = Read(); !status.ok()) {

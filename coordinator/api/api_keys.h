@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/key_digest.h"
+#include "protocol/base/file_mark.h"
 
 namespace skein::coordinator {
 
@@ -81,16 +82,7 @@ class ApiKeys {
   size_t size() const { return by_id_.size(); }
 
  private:
-  // Change time in nanoseconds, number and size of a file: together, since time is coarse.
-  struct FileMark {
-    int64_t changed_ns = 0;
-    uint64_t number = 0;
-    int64_t bytes = -1;
-    friend bool operator==(const FileMark&, const FileMark&) = default;
-  };
-
   ApiKeys(std::string_view literal, std::string file);
-  FileMark Mark() const;
   absl::Status Read();
   void ReadIfChanged(Clock::time_point now);
 
@@ -98,7 +90,7 @@ class ApiKeys {
   const KeyDigest blinding_ = RandomDigest();  // under which the key of --api-key is kept
   std::shared_ptr<const ApiKey> literal_;      // or null
   std::map<std::string, std::shared_ptr<const ApiKey>, std::less<>> by_id_;
-  FileMark read_;
+  protocol::FileMark read_;
   Clock::time_point looked_;
 };
 

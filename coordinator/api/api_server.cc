@@ -127,7 +127,7 @@ class ApiServer::Impl {
   void HandleHealth(Call& call, HealthProbe probe);
 
   std::optional<ApiError> CheckBeforeEncoding(const Call& call, const GenerationParams& params,
-                                              size_t text_bytes) const;
+                                              size_t text_bytes);
   Generation::Setup SetupOf(const Call& call, const GenerationParams& params, RequestForm form);
   std::optional<ApiError> Submit(Call& call, GenerationParams params, GenerationInput input);
   ApiOr<JsonValue> ParseBody(const Call& call) const;
@@ -323,13 +323,16 @@ void ApiServer::Impl::CountUnknown(const std::vector<std::string>& names) {
 
 std::optional<ApiError> ApiServer::Impl::CheckBeforeEncoding(const Call& call,
                                                              const GenerationParams& params,
-                                                             size_t text_bytes) const {
+                                                             size_t text_bytes) {
   if (!IsServed(params.model)) return ModelNotFound(params.model);
   if (params.stream && call.request.minor_version == 0) {
     return InvalidValue("stream", "stream needs HTTP/1.1; HTTP/1.0 has no chunked bodies");
   }
   if (is_draining_) return Draining();
-  return CheckTextSize(text_bytes, tokenizer_, options_.request_limits.max_model_len);
+  const int32_t most = options_.request_limits.max_model_len;
+  if (auto error = CheckTextSize(text_bytes, tokenizer_, most)) return error;
+  // A key that may have nothing now is told so before its prompt is tokenised.
+  return limiter_.Check(call.key(), {1, params.n}, call.arrival);
 }
 
 // What a generation has before its choices are known.
@@ -357,13 +360,8 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
                                                 GenerationInput input) {
   auto deadline = DeadlineOf(call.request.Header("x-request-timeout"), call.key(), call.arrival);
   if (const auto* error = std::get_if<ApiError>(&deadline)) return *error;
-  SubmissionParts parts{tokenizer_,
-                        chat_,
-                        ids_,
-                        options_.request_limits.max_model_len,
-                        options_.request_limits.vocab_size,
-                        {},
-                        {}};
+  const RequestLimits& limits = options_.request_limits;
+  SubmissionParts parts{tokenizer_, chat_, ids_, limits.max_model_len, limits.vocab_size, {}, {}};
   // The first sequence has the number of the call.
   parts.next_number = [this, next = call.number]() mutable {
     return next != 0 ? std::exchange(next, 0) : ++num_calls_;

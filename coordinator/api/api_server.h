@@ -22,7 +22,7 @@
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/tokenizer.h"
 #include "protocol/http/http_message.h"
-#include "protocol/http/tls_session.h"
+#include "protocol/http/tls_certificate.h"
 #include "protocol/json/json.h"
 
 namespace skein::coordinator {
@@ -59,7 +59,7 @@ class ApiServer {
     uint16_t port = 8000;
     int listen_fd =
         -1;  // a socket that listens already, owned from now on; -1: binds host and port
-    std::shared_ptr<protocol::TlsContext> tls;  // null: the listener speaks no TLS
+    std::shared_ptr<protocol::TlsCertificate> tls;  // null: the listener speaks no TLS
     protocol::HttpLimits http_limits;
     protocol::JsonLimits json_limits;
     RequestLimits request_limits;

@@ -45,14 +45,9 @@ void RefillingAmount::Take(double amount, Clock::time_point now) {
   at_ = now;
 }
 
-KeyLimiter::Use* KeyLimiter::UseOf(const ApiKey& key, Clock::time_point now) {
-  auto found = uses_.find(key.id);
-  if (found == uses_.end()) {
-    if (key.limits == KeyLimits()) return nullptr;
-    found = uses_.emplace(key.id, Use()).first;
-  }
-  Use& use = found->second;
-  if (use.limits == key.limits) return &use;
+KeyLimiter::Use& KeyLimiter::UseOf(const ApiKey& key, Clock::time_point now) {
+  Use& use = uses_[key.id];
+  if (use.limits == key.limits) return use;
   use.limits = key.limits;
   const KeyLimits& limits = key.limits;
   use.requests.SetRate(limits.requests_per_second, std::max(1.0, limits.requests_per_second), now);
@@ -60,37 +55,35 @@ KeyLimiter::Use* KeyLimiter::UseOf(const ApiKey& key, Clock::time_point now) {
   const auto output = static_cast<double>(limits.output_tokens_per_minute);
   use.prompt_tokens.SetRate(prompt / kMinute, prompt, now);
   use.output_tokens.SetRate(output / kMinute, output, now);
-  return &use;
+  return use;
 }
 
 std::optional<ApiError> KeyLimiter::CountRequest(const ApiKey& key, Clock::time_point now) {
-  Use* const use = UseOf(key, now);
-  if (use == nullptr) return std::nullopt;
-  if (const double wait = use->requests.WaitFor(1, now); wait > 0) {
+  Use& use = UseOf(key, now);
+  if (const double wait = use.requests.WaitFor(1, now); wait > 0) {
     return Exceeded(key, Concat(key.limits.requests_per_second, " requests a second"), wait);
   }
-  use->requests.Take(1, now);
+  use.requests.Take(1, now);
   return std::nullopt;
 }
 
 std::optional<ApiError> KeyLimiter::Check(const ApiKey& key, const KeyDemand& demand,
                                           Clock::time_point now) {
-  Use* const use = UseOf(key, now);
-  if (use == nullptr) return std::nullopt;
+  Use& use = UseOf(key, now);
   const int64_t most = key.limits.concurrency;
-  if (most > 0 && use->sequences + demand.sequences > most) {
+  if (most > 0 && use.sequences + demand.sequences > most) {
     // Each choice is a sequence: a request of more than there may be never gets in.
     ApiError error = Exceeded(key, Concat(most, " sequences at a time"), kConcurrencyWait);
     if (demand.sequences > most) error.is_final = true;
     return error;
   }
   // What an answer takes is known when it ended: more begins when that is made up for.
-  if (const double wait = use->output_tokens.WaitFor(1, now); wait > 0) {
+  if (const double wait = use.output_tokens.WaitFor(1, now); wait > 0) {
     return Exceeded(key, Concat(key.limits.output_tokens_per_minute, " generated tokens a minute"),
                     wait);
   }
   const auto prompt = static_cast<double>(demand.prompt_tokens);
-  if (const double wait = use->prompt_tokens.WaitFor(prompt, now); wait > 0) {
+  if (const double wait = use.prompt_tokens.WaitFor(prompt, now); wait > 0) {
     return Exceeded(key, Concat(key.limits.prompt_tokens_per_minute, " prompt tokens a minute"),
                     wait);
   }
@@ -98,19 +91,16 @@ std::optional<ApiError> KeyLimiter::Check(const ApiKey& key, const KeyDemand& de
 }
 
 void KeyLimiter::Begin(const ApiKey& key, const KeyDemand& demand, Clock::time_point now) {
-  Use* const use = UseOf(key, now);
-  if (use == nullptr) return;
-  use->prompt_tokens.Take(static_cast<double>(demand.prompt_tokens), now);
-  use->sequences += demand.sequences;
+  Use& use = UseOf(key, now);
+  use.prompt_tokens.Take(static_cast<double>(demand.prompt_tokens), now);
+  use.sequences += demand.sequences;
 }
 
 void KeyLimiter::End(const ApiKey& key, const KeyDemand& demand, uint64_t output_tokens,
                      Clock::time_point now) {
-  const auto found = uses_.find(key.id);
-  if (found == uses_.end()) return;
-  found->second.output_tokens.Take(static_cast<double>(output_tokens), now);
-  // The key may have got its first limit while the request ran.
-  found->second.sequences = std::max<int64_t>(0, found->second.sequences - demand.sequences);
+  Use& use = uses_[key.id];  // its limits may be others by now
+  use.output_tokens.Take(static_cast<double>(output_tokens), now);
+  use.sequences -= demand.sequences;
 }
 
 }  // namespace skein::coordinator

@@ -64,10 +64,10 @@ class KeyLimiter {
     int64_t sequences = 0;
   };
 
-  // Null: the key has no limits, and none of its requests runs under one.
-  Use* UseOf(const ApiKey& key, Clock::time_point now);
+  // What runs is counted of every key: it may get its first limit meanwhile.
+  Use& UseOf(const ApiKey& key, Clock::time_point now);
 
-  std::map<std::string, Use> uses_;  // by id; of keys that are or were limited
+  std::map<std::string, Use> uses_;  // by id
 };
 
 }  // namespace skein::coordinator

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "protocol/base/control_bytes.h"
 #include "protocol/base/exit_codes.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -490,8 +491,9 @@ int ConfigExitCode(const absl::Status& status) {
 }
 
 int FailProgram(std::string_view program, const absl::Status& status, int code) {
+  // What was refused stands in it as it was given.
   std::fprintf(stderr, "%s: %s\n", std::string(program).c_str(),
-               std::string(StatusText(status)).c_str());
+               EscapeControls(StatusText(status), "\n").c_str());
   return code;
 }
 

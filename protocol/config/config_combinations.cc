@@ -10,8 +10,19 @@
 namespace skein::protocol {
 namespace {
 
+// Whether listeners at these addresses could want the same port.
+bool Meet(std::string_view one, std::string_view other) {
+  const auto is_any = [](std::string_view host) { return host == "0.0.0.0" || host == "::"; };
+  return one == other || is_any(one) || is_any(other);
+}
+
 void CheckOperator(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
   const absl::StatusOr<AdminAddress> admin = ParseAdminAddress(config.admin.listen);
+  if (admin.ok() && admin->port.value_or(0) != 0 && *admin->port == config.server.port &&
+      Meet(admin->host, config.server.host)) {
+    problems.push_back(Concat(name_of("admin.listen"), ": its port is ", name_of("server.port"),
+                              " = ", config.server.port, "; give another, or unix:/path"));
+  }
   if (!admin.ok()) {
     problems.push_back(Concat(name_of("admin.listen"), ": ", StatusText(admin.status())));
   } else if (admin->port.has_value() && config.admin.token_file.empty()) {
@@ -28,7 +39,7 @@ void CheckOperator(const Config& config, PathNamer name_of, std::vector<std::str
   }
 }
 
-// The ports of a node's workers: they exist, and none is the API's.
+// The ports of a node's workers: they exist, and none is the API's or the operators'.
 void CheckMetricsListen(const Config& config, PathNamer name_of,
                         std::vector<std::string>& problems) {
   if (config.worker.metrics_listen.empty()) return;
@@ -44,11 +55,17 @@ void CheckMetricsListen(const Config& config, PathNamer name_of,
                               config.scheduler.data_parallel_size, " workers need the ports ",
                               first->port, " to ", last,
                               ", the last port is 65535; give a lower one"));
-  } else if (config.server.port >= first->port && config.server.port <= last) {
-    problems.push_back(Concat(name_of("worker.metrics_listen"), ": the workers' ports ",
-                              first->port, " to ", last, " hold ", name_of("server.port"), " = ",
-                              config.server.port, "; give others"));
+    return;
   }
+  const auto refuse_held = [&](std::string_view path, std::string_view host, int64_t port) {
+    if (port < first->port || port > last || !Meet(first->host, host)) return;
+    problems.push_back(Concat(name_of("worker.metrics_listen"), ": the workers' ports ",
+                              first->port, " to ", last, " hold ", name_of(path), " = ", port,
+                              "; give others"));
+  };
+  refuse_held("server.port", config.server.host, config.server.port);
+  const absl::StatusOr<AdminAddress> admin = ParseAdminAddress(config.admin.listen);
+  if (admin.ok()) refuse_held("admin.listen", admin->host, admin->port.value_or(0));
 }
 
 // Groups of several ranks: whole ones, on a backend that has collectives.
@@ -97,10 +114,9 @@ void CheckBlockMoves(const Config& config, PathNamer name_of, std::vector<std::s
   const std::string prefill = name_of("scheduler.prefill_groups");
   const int64_t groups = scheduler.data_parallel_size / ExpertParallelSize(scheduler);
   if (scheduler.prefill_groups >= groups) {
-    problems.push_back(Concat(prefill, ": ", scheduler.prefill_groups, " of ", groups,
-                              groups == 1 ? " group" : " groups",
-                              " leaves none that decodes; raise ",
-                              name_of("scheduler.data_parallel_size")));
+    problems.push_back(Concat(
+        prefill, ": ", scheduler.prefill_groups, " of ", groups, groups == 1 ? " group" : " groups",
+        " leaves none that decodes; raise ", name_of("scheduler.data_parallel_size")));
   }
   if (address.empty()) {
     problems.push_back(Concat(name_of("transport.block_address"), ": ", prefill,

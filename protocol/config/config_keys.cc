@@ -52,7 +52,7 @@ constexpr ConfigKey kKeys[] = {
     {"server.ssl_certfile", "ssl-certfile", &At<&Config::server, &ServerConfig::ssl_certfile>, 0, 0,
      "", "",
      "PEM file with the server's certificate and its chain; the API then speaks TLS 1.2 or 1.3 "
-     "only"},
+     "only; read again when it changes"},
     {"server.ssl_keyfile", "ssl-keyfile", &At<&Config::server, &ServerConfig::ssl_keyfile>, 0, 0,
      "", "", "PEM file with the private key of the certificate, without a password"},
     {"server.slow_request_threshold", "slow-request-threshold",

@@ -97,21 +97,90 @@ absl::StatusOr<Descriptor> Connect(const HttpCall& call) {
                                 "; is the server running, and there?");
 }
 
-absl::Status SendAll(int fd, std::string_view bytes, const HttpCall& call) {
-  while (!bytes.empty()) {
-    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(sent));
-    } else if (errno == EAGAIN || errno == EINTR) {
-      const absl::Status ready = WaitFor(fd, POLLOUT, call);
-      if (!ready.ok()) return ready;
-    } else {
-      // The server may have answered and closed before it read everything.
+// A connection with or without TLS. Waits as the call allows.
+class Wire {
+ public:
+  Wire(int fd, const HttpCall& call) : fd_(fd), call_(call) {
+    if (call.tls != nullptr) tls_ = std::make_unique<TlsSession>(call.tls, call.host);
+  }
+
+  // Sends all, behind the handshake.
+  absl::Status Send(std::string_view bytes) {
+    if (tls_ == nullptr) return SendRaw(bytes);
+    std::string out;
+    while (tls_->state() == TlsSession::State::kHandshake) {
+      const absl::Status status = Feed();
+      if (!status.ok()) return status;
+    }
+    tls_->Send(bytes, &out);
+    return SendRaw(out);
+  }
+  // Appends what came to `text`, maybe nothing; `ended`: nothing more does. DataLoss: it was cut.
+  absl::Status Receive(std::string* text, bool* ended) {
+    const absl::Status status = Feed();
+    if (!status.ok()) return status;
+    text->append(std::exchange(clear_, {}));
+    *ended = ended_;
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status SendRaw(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent >= 0) {
+        bytes.remove_prefix(static_cast<size_t>(sent));
+      } else if (errno == EAGAIN || errno == EINTR) {
+        const absl::Status ready = WaitFor(fd_, POLLOUT, call_);
+        if (!ready.ok()) return ready;
+      } else {
+        // The server may have answered and closed before it read everything.
+        return absl::OkStatus();
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // What TLS has to say leaves, and what comes next is added to clear_.
+  absl::Status Feed() {
+    std::string out;
+    if (tls_ != nullptr) tls_->TakeOutput(&out);
+    absl::Status status = SendRaw(out);
+    if (!status.ok()) return status;
+    std::array<char, 16 * 1024> buffer;
+    ssize_t received = recv(fd_, buffer.data(), buffer.size(), 0);
+    while (received < 0 && (errno == EAGAIN || errno == EINTR)) {
+      status = WaitFor(fd_, POLLIN, call_);
+      if (!status.ok()) return status;
+      received = recv(fd_, buffer.data(), buffer.size(), 0);
+    }
+    const std::string_view bytes(buffer.data(), received > 0 ? static_cast<size_t>(received) : 0);
+    if (tls_ == nullptr) {
+      ended_ = bytes.empty();
+      clear_.append(bytes);
       return absl::OkStatus();
     }
+    return FeedTls(bytes);
   }
-  return absl::OkStatus();
-}
+
+  absl::Status FeedTls(std::string_view bytes) {
+    const bool shook_hands = tls_->state() != TlsSession::State::kHandshake;
+    const TlsSession::State state = tls_->Receive(bytes, &clear_);
+    ended_ = state == TlsSession::State::kEnded;
+    if (state == TlsSession::State::kPlain || state == TlsSession::State::kBroken) {
+      return TlsFailure(*tls_, Where(call_));
+    }
+    if (!bytes.empty()) return absl::OkStatus();
+    if (!shook_hands) return absl::UnavailableError(Where(call_) + " ended the TLS handshake");
+    return absl::DataLossError("the answer of " + Where(call_) + " was cut");
+  }
+
+  const int fd_;
+  const HttpCall& call_;
+  std::unique_ptr<TlsSession> tls_;  // null: bytes cross as they are
+  std::string clear_;
+  bool ended_ = false;
+};
 
 std::string MakeRequest(const HttpCall& call) {
   std::string text = call.method + " " + call.target + " HTTP/1.1\r\nHost: " +
@@ -127,26 +196,14 @@ std::string MakeRequest(const HttpCall& call) {
 
 using Parser = http::response_parser<http::string_body>;
 
-absl::Status ReadAnswer(int fd, const HttpCall& call, Parser* parser,
+absl::Status ReadAnswer(Wire& wire, const HttpCall& call, Parser* parser,
                         const std::function<bool(std::string_view)>& on_body) {
-  std::array<char, 16 * 1024> buffer{};
   std::string unread;
+  bool ended = false;
   while (!parser->is_done()) {
-    const ssize_t received = recv(fd, buffer.data(), buffer.size(), 0);
-    if (received < 0 && (errno == EAGAIN || errno == EINTR)) {
-      const absl::Status ready = WaitFor(fd, POLLIN, call);
-      if (!ready.ok()) return ready;
-      continue;
-    }
+    const absl::Status received = wire.Receive(&unread, &ended);
+    if (!received.ok()) return received;
     boost::beast::error_code error;
-    if (received <= 0) {
-      if (parser->got_some()) parser->put_eof(error);
-      if (error || !parser->is_done()) {
-        return absl::DataLossError("the answer of " + Where(call) + " was cut");
-      }
-      break;
-    }
-    unread.append(buffer.data(), static_cast<size_t>(received));
     while (!unread.empty() && !parser->is_done()) {
       const size_t used = parser->put(boost::asio::buffer(unread), error);
       unread.erase(0, used);
@@ -156,6 +213,12 @@ absl::Status ReadAnswer(int fd, const HttpCall& call, Parser* parser,
     if (parser->is_header_done() && !on_body(parser->get().body())) {
       return absl::CancelledError("the receiver ended the call");
     }
+    if (!ended || parser->is_done()) continue;
+    error = {};
+    if (parser->got_some()) parser->put_eof(error);
+    if (error || !parser->is_done()) {
+      return absl::DataLossError("the answer of " + Where(call) + " was cut");
+    }
   }
   return absl::OkStatus();
 }
@@ -164,13 +227,14 @@ absl::StatusOr<HttpResult> Run(const HttpCall& call,
                                const std::function<bool(std::string_view)>* on_event) {
   absl::StatusOr<Descriptor> fd = Connect(call);
   if (!fd.ok()) return fd.status();
-  absl::Status status = SendAll(fd->get(), MakeRequest(call), call);
+  Wire wire(fd->get(), call);
+  absl::Status status = wire.Send(MakeRequest(call));
   if (!status.ok()) return status;
   Parser parser;
   parser.body_limit(boost::none);
   parser.eager(true);
   EventSplitter splitter;
-  status = ReadAnswer(fd->get(), call, &parser, [&](std::string_view) {
+  status = ReadAnswer(wire, call, &parser, [&](std::string_view) {
     const auto type = parser.get()[http::field::content_type];
     if (on_event == nullptr || !type.starts_with("text/event-stream")) return true;
     const std::string body = std::exchange(parser.get().body(), {});

@@ -7,12 +7,14 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "protocol/http/http_message.h"
+#include "protocol/http/tls_session.h"
 
 namespace skein::protocol {
 
@@ -20,6 +22,8 @@ struct HttpCall {
   std::string host = "127.0.0.1";  // name or address
   uint16_t port = 0;
   std::string unix_path;  // not empty: this Unix socket instead of host and port
+  // Not null: speaks TLS with the host, which must prove to be it.
+  std::shared_ptr<TlsContext> tls;
   std::string method = "GET";
   std::string target = "/";
   HttpHeaders headers;

@@ -48,6 +48,8 @@ class HttpClientPool::Impl {
     bool is_connecting = true;
     bool wants_write = false;
     uint64_t call = 0;
+    std::unique_ptr<TlsSession> tls;  // null: bytes cross as they are
+    std::string request;              // waits for the handshake
     std::string out;
     size_t sent = 0;
     ResponseReader reader;
@@ -60,7 +62,9 @@ class HttpClientPool::Impl {
 
   Connection* Connect(absl::Status* why);
   void Watch(Connection& connection, uint32_t events, int operation);
+  static void Send(Connection& connection);
   void Write(Connection& connection);
+  bool Decrypt(Connection& connection, std::string_view bytes, Receiver& receiver);
   void Read(Connection& connection, Receiver& receiver);
   void Consume(Connection& connection, std::string_view bytes, Receiver& receiver);
   void End(Connection& connection, const absl::Status& result, Receiver& receiver);
@@ -79,6 +83,7 @@ class HttpClientPool::Impl {
   Clock::time_point now_ = Clock::now();  // of the bytes being told
   Clock::time_point next_check_ = now_ + kTimeoutTick;
   std::array<char, kReadBytes> buffer_;
+  std::string clear_;  // of the bytes being told, with TLS
 };
 
 HttpClientPool::Impl::~Impl() {
@@ -130,6 +135,10 @@ HttpClientPool::Impl::Connection* HttpClientPool::Impl::Connect(absl::Status* wh
   }
   auto& made = connections_[fd] = std::make_unique<Connection>();
   made->fd = fd;
+  if (options_.tls != nullptr) {
+    made->tls = std::make_unique<TlsSession>(options_.tls, options_.host);
+    made->tls->TakeOutput(&made->out);
+  }
   Watch(*made, EPOLLIN | EPOLLOUT, EPOLL_CTL_ADD);
   return made.get();
 }
@@ -147,10 +156,21 @@ void HttpClientPool::Impl::Start(uint64_t call, std::string request) {
   }
   connection->has_call = true;
   connection->call = call;
-  connection->out = std::move(request);
-  connection->sent = 0;
+  connection->request = std::move(request);
   connection->progress = Clock::now();
+  Send(*connection);
   if (!connection->is_connecting) Write(*connection);
+}
+
+// Puts the request, and before it what TLS has to say, among what leaves.
+void HttpClientPool::Impl::Send(Connection& connection) {
+  if (connection.tls == nullptr) {
+    connection.out += std::exchange(connection.request, {});
+    return;
+  }
+  connection.tls->TakeOutput(&connection.out);
+  if (connection.tls->state() != TlsSession::State::kOpen) return;
+  connection.tls->Send(std::exchange(connection.request, {}), &connection.out);
 }
 
 void HttpClientPool::Impl::Write(Connection& connection) {
@@ -166,6 +186,8 @@ void HttpClientPool::Impl::Write(Connection& connection) {
       break;  // what the server wrote before it closed, or the close itself, is read next
     }
   }
+  connection.out.clear();
+  connection.sent = 0;
   if (connection.wants_write) Watch(connection, EPOLLIN, EPOLL_CTL_MOD);
 }
 
@@ -183,7 +205,6 @@ void HttpClientPool::Impl::End(Connection& connection, const absl::Status& resul
   const uint64_t call = connection.call;
   if (keeps) {
     connection.reader.Reset();
-    connection.out.clear();
     idle_.push_back(connection.fd);
   } else {
     Close(connection.fd);
@@ -217,10 +238,13 @@ void HttpClientPool::Impl::Read(Connection& connection, Receiver& receiver) {
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
   now_ = Clock::now();
   connection.progress = now_;
-  if (size > 0 && connection.has_call) {
-    Consume(connection, std::string_view(buffer_.data(), static_cast<size_t>(size)), receiver);
-    return;
+  std::string_view bytes(buffer_.data(), size > 0 ? static_cast<size_t>(size) : 0);
+  if (connection.tls != nullptr && (size > 0 || !connection.is_connecting)) {
+    if (!Decrypt(connection, bytes, receiver)) return;
+    bytes = clear_;
   }
+  if (!bytes.empty() && connection.has_call) return Consume(connection, bytes, receiver);
+  if (size > 0 && bytes.empty()) return;                  // TLS spoke of itself
   if (!connection.has_call) return Close(connection.fd);  // the server ended an idle connection
   absl::Status result =
       size < 0 ? absl::DataLossError(std::string("the connection failed: ") + std::strerror(errno))
@@ -231,6 +255,35 @@ void HttpClientPool::Impl::Read(Connection& connection, Receiver& receiver) {
                                     "; is the server running, and there?");
   }
   End(connection, result, receiver);
+}
+
+// Leaves in clear_ what the bytes say, and sends what waited for them. False when the connection is
+// over, whatever had come of an answer.
+bool HttpClientPool::Impl::Decrypt(Connection& connection, std::string_view bytes,
+                                   Receiver& receiver) {
+  using State = TlsSession::State;
+  TlsSession& tls = *connection.tls;
+  const bool shook_hands = tls.state() != State::kHandshake;
+  clear_.clear();
+  const State state = bytes.empty() ? tls.state() : tls.Receive(bytes, &clear_);
+  absl::Status failure;
+  if (state == State::kPlain || state == State::kBroken) {
+    failure = TlsFailure(tls, Where());
+  } else if (state == State::kEnded && clear_.empty()) {
+    End(connection, connection.reader.Close(), receiver);
+    return false;
+  } else if (bytes.empty() && !shook_hands) {
+    failure = absl::UnavailableError(Where() + " ended the TLS handshake");
+  } else if (bytes.empty()) {
+    failure = absl::DataLossError("the answer of " + Where() + " was cut");
+  }
+  if (!failure.ok()) {
+    End(connection, failure, receiver);
+    return false;
+  }
+  Send(connection);
+  if (!connection.out.empty()) Write(connection);
+  return true;
 }
 
 void HttpClientPool::Impl::CheckTimeouts(Receiver& receiver) {

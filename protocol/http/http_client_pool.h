@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "protocol/http/tls_session.h"
 
 namespace skein::protocol {
 
@@ -24,6 +25,7 @@ class HttpClientPool {
   struct Options {
     std::string host = "127.0.0.1";  // name or address
     uint16_t port = 0;
+    std::shared_ptr<TlsContext> tls;  // not null: speaks TLS with the host, which must be it
     std::chrono::milliseconds timeout{600'000};  // of a call without a byte
   };
 

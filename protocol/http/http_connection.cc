@@ -50,7 +50,8 @@ HttpConnection::HttpConnection(HttpConnectionHost& host, asio::io_context& loop,
   error_code ignored;
   io_->socket.assign(tcp::v4(), descriptor, ignored);
   io_->socket.non_blocking(true, ignored);
-  if (host.options.tls != nullptr) tls_ = std::make_unique<TlsSession>(host.options.tls);
+  if (host.options.tls == nullptr) return;
+  tls_ = std::make_unique<TlsSession>(host.options.tls->Current(Clock::now()));
 }
 
 HttpConnection::~HttpConnection() = default;
@@ -240,6 +241,10 @@ void HttpConnection::TakeOut() {
   out_.clear();
 }
 
+bool HttpConnection::IsBroken() const {
+  return tls_ != nullptr && tls_->state() == TlsSession::State::kBroken;
+}
+
 void HttpConnection::Write() {
   if (is_closed_ || !in_flight_.empty()) return;
   if (is_streaming_ && !stream_.empty()) {
@@ -251,6 +256,10 @@ void HttpConnection::Write() {
   const bool ends = is_streaming_ && stream_ended_;
   if (ends) out_ += "0\r\n\r\n";
   TakeOut();
+  if (IsBroken()) {  // nobody could read what comes: no need to wait for a deadline
+    host_.Count("malformed", "tls");
+    return Close();
+  }
   in_flight_done_ = 0;
   write_progress_ = last_output_ = Clock::now();
   const bool is_sent = SendInFlight();

@@ -109,6 +109,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void FinishAnswer();
   void CloseAfterWrite();
   void TakeOut();
+  bool IsBroken() const;
   void Write();
   void WriteSoon();
   // Gives in_flight_ to the socket; false when bytes are left, which leave by themselves then.

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "protocol/http/http_message.h"
-#include "protocol/http/tls_session.h"
+#include "protocol/http/tls_certificate.h"
 
 namespace skein::protocol {
 
@@ -82,9 +82,10 @@ class HttpServer {
     // Others may hold it too: what nobody accepts waits in its backlog.
     int listen_fd = -1;
     HttpLimits limits;
-    // Not null: connections speak TLS. A handshake has the time of a head; one that fails or a
-    // request without TLS is counted and ends the connection.
-    std::shared_ptr<TlsContext> tls;
+    // Not null: connections speak TLS, with the certificate there is when they come. A handshake
+    // has the time of a head; one that fails or a request without TLS is counted and ends the
+    // connection.
+    std::shared_ptr<TlsCertificate> tls;
     // Called on the listener's thread with each admitted head, before a byte of its body is read.
     // An answer refuses it: it is sent in its turn, and the connection ends. Not set: all go on.
     std::function<std::optional<HttpResponse>(HttpRequest& head)> on_head;

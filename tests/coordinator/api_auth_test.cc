@@ -173,6 +173,15 @@ TEST_F(ApiAuthTest, AKeyOverItsLimitIsToldWhenToComeBack) {
   EXPECT_EQ(PostAs("alice.s1", kText, R"({"prompt":[70],"max_tokens":1})").status, 200);
 }
 
+// What is wrong with its prompt is not looked for.
+TEST_F(ApiAuthTest, AKeyThatMayHaveNothingIsToldSoBeforeItsPromptIsRead) {
+  const HttpResult all =
+      PostAs("slow.s4", kText, R"({"prompt":[70,71,72,73,74,75,76,77,78,79,80],"max_tokens":1})");
+  EXPECT_EQ(all.status, 200);
+  EXPECT_EQ(PostAs("slow.s4", kText, R"({"prompt":[0],"max_tokens":1})").status, 429);
+  EXPECT_EQ(PostAs("alice.s1", kText, R"({"prompt":[0],"max_tokens":1})").status, 403);
+}
+
 TEST_F(ApiAuthTest, SequencesOfAKeyAreCountedUntilTheyEnd) {
   const std::string two = R"({"prompt":[70],"max_tokens":1,"n":2})";
   control_.Hold();

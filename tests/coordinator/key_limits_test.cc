@@ -99,6 +99,18 @@ TEST(KeyLimiterTest, BoundsSequencesAtATime) {
   EXPECT_FALSE(limiter.Check(key, {5, 3}, At(1)).has_value());
 }
 
+TEST(KeyLimiterTest, WhatRanBeforeTheFirstLimitIsCounted) {
+  KeyLimiter limiter;
+  limiter.Begin(Key({}), {1, 2}, At(0));
+  const ApiKey limited = Key({.concurrency = 3});
+  EXPECT_FALSE(limiter.Check(limited, {1, 1}, At(1)).has_value());
+  limiter.Begin(limited, {1, 1}, At(1));
+  EXPECT_TRUE(limiter.Check(limited, {1, 1}, At(1)).has_value());
+  limiter.End(Key({}), {1, 2}, 10, At(2));
+  EXPECT_FALSE(limiter.Check(limited, {1, 2}, At(2)).has_value());
+  EXPECT_TRUE(limiter.Check(limited, {1, 3}, At(2)).has_value()) << "one of the limited runs still";
+}
+
 TEST(KeyLimiterTest, NewLimitsOfAKeyAreInForceAtOnce) {
   KeyLimiter limiter;
   limiter.Begin(Key({.concurrency = 5}), {1, 5}, At(0));

@@ -14,6 +14,7 @@
 #include "protocol/base/strings.h"
 #include "protocol/json/json.h"
 #include "tests/process/live_server.h"
+#include "tests/protocol/tls_client.h"
 
 namespace skein::tests {
 namespace {
@@ -130,6 +131,31 @@ TEST_F(BenchTest, AStopSavesWhatWasMeasured) {
   EXPECT_GE(Number(result, "completed"), 10);
   EXPECT_EQ(Number(result, "total_output_tokens"), 3 * Number(result, "completed"));
   EXPECT_EQ(Number(result, "failed"), 0);
+}
+
+TEST(BenchCommand, LoadsAServerThatSpeaksTls) {
+  const TestCertificate certificate("bench");
+  LiveServer server;
+  server.Start({"--ssl-certfile", certificate.certificate(), "--ssl-keyfile", certificate.key()});
+  ASSERT_TRUE(server.WaitForOutput("worker.0: ready")) << server.output();
+  const std::string mark = "coordinator: ready ";
+  const size_t at = server.output().find(mark + "https://127.0.0.1:");
+  ASSERT_NE(at, std::string::npos) << server.output();
+  const size_t begin = at + mark.size();
+  const std::string url =
+      server.output().substr(begin, server.output().find_first_of(" \n", begin) - begin);
+  const std::string flags =
+      Concat("--base-url ", url, " --num-prompts 8 --random-input-len 9 --random-output-len 5 ",
+             "--ignore-eos --max-concurrency 3 ");
+  const auto [code, output] = RunBench(Concat(flags, "--ca-file ", certificate.certificate()));
+  EXPECT_EQ(code, 0) << output;
+  EXPECT_THAT(output, ::testing::ContainsRegex("Successful requests: +8"));
+  const auto [stranger_code, stranger] = RunBench(flags);
+  EXPECT_EQ(stranger_code, 70);
+  EXPECT_THAT(stranger, HasSubstr("failed: self-signed certificate"));
+  const auto [file_code, file] = RunBench(Concat(flags, "--ca-file /nowhere.pem"));
+  EXPECT_EQ(file_code, 65);
+  EXPECT_THAT(file, HasSubstr("skein bench: --ca-file: /nowhere.pem: "));
 }
 
 TEST(BenchCommand, SaysWhatIsWrongBeforeItLoadsAnything) {

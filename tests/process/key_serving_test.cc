@@ -1,6 +1,7 @@
 // A real server with keys: who is let in, what tenants share, what a new file of keys changes, and
 // that no secret shows.
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -89,6 +90,42 @@ TEST(KeyServingTest, ServesOverTls) {
   EXPECT_THAT(answer, HasSubstr("HTTP/1.1 200 OK"));
   EXPECT_THAT(answer, HasSubstr("data: [DONE]\n\n"));
   EXPECT_TRUE(client.was_whole());
+}
+
+// The files are replaced under load: the stream that is open ends whole, a new connection sees the
+// new certificate, and a broken file changes nothing but the log.
+TEST(KeyServingTest, ANewCertificateIsForNewConnections) {
+  const TestCertificate certificate("renewing");
+  LiveServer server;
+  server.Start({"--ssl-certfile", certificate.certificate(), "--ssl-keyfile", certificate.key()});
+  ASSERT_TRUE(server.WaitForOutput("worker.0: ready")) << server.output();
+  const size_t at = server.output().find("coordinator: ready https://127.0.0.1:");
+  ASSERT_NE(at, std::string::npos) << server.output();
+  const auto port = static_cast<uint16_t>(std::stoi(server.output().substr(at + 37)));
+  const auto ask = [](TlsClient& client) {
+    const std::string body =
+        R"({"prompt":[300,301],"max_tokens":2500,"stream":true,"ignore_eos":true,"temperature":0})";
+    client.Send(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        "Content-Length: " +
+        std::to_string(body.size()) + "\r\n\r\n" + body);
+  };
+  TlsClient old(port);
+  EXPECT_EQ(old.serial(), 1);
+  ask(old);
+  { std::ofstream(certificate.certificate()) << "no certificate"; }
+  EXPECT_TRUE(WaitUntil([&] {
+    const TlsClient client(port);
+    EXPECT_EQ(client.serial(), 1);
+    return server.output().find("the old certificate stays in force") != std::string::npos;
+  }));
+  const TestCertificate renewed("renewed", 2);
+  certificate.ReplaceKey(renewed);
+  certificate.ReplaceCertificate(renewed);
+  EXPECT_TRUE(WaitUntil([&] { return TlsClient(port).serial() == 2; }));
+  EXPECT_TRUE(server.WaitForOutput("certificate read"));
+  EXPECT_THAT(old.ReadToEnd(), HasSubstr("data: [DONE]\n\n"));
+  EXPECT_TRUE(old.was_whole());
 }
 
 TEST(KeyServingTest, AnOpenAddressWithoutKeysIsWarnedOf) {

@@ -36,6 +36,23 @@ TEST(ConfigCombinationsTest, ATcpListenerForOperatorsNeedsACredential) {
               ElementsAre("admin.listen: \"anywhere\" is neither unix:/path nor 127.0.0.1:port"));
 }
 
+TEST(ConfigCombinationsTest, OperatorsHaveAPortOfTheirOwn) {
+  Config config;
+  config.admin.token_file = "/etc/skein/token";
+  config.admin.listen = "127.0.0.1:8000";
+  const auto refused =
+      ElementsAre("admin.listen: its port is server.port = 8000; give another, or unix:/path");
+  EXPECT_THAT(Problems(config), refused);
+  config.server.host = "0.0.0.0";
+  EXPECT_THAT(Problems(config), refused);
+  config.server.host = "10.0.0.1";
+  EXPECT_THAT(Problems(config), IsEmpty()) << "another address";
+  config.server.host = "127.0.0.1";
+  config.server.port = 0;
+  config.admin.listen = "127.0.0.1:0";
+  EXPECT_THAT(Problems(config), IsEmpty()) << "free ones";
+}
+
 TEST(ConfigCombinationsTest, FaultsAreForLoopbackAlone) {
   Config config;
   config.worker.enable_faults = "abort_on_token:5";
@@ -58,6 +75,16 @@ TEST(ConfigCombinationsTest, WorkersAreScrapedAtPortsOfTheirOwn) {
   EXPECT_THAT(Problems(config),
               ElementsAre("worker.metrics_listen: the workers' ports 7997 to 8000 hold server.port "
                           "= 8000; give others"));
+  config.worker.metrics_listen = "127.0.0.2:7997";
+  EXPECT_THAT(Problems(config), IsEmpty()) << "another address";
+  config.worker.metrics_listen = "127.0.0.1:9000";
+  config.admin.token_file = "/etc/skein/token";
+  config.admin.listen = "127.0.0.1:9003";
+  EXPECT_THAT(Problems(config),
+              ElementsAre("worker.metrics_listen: the workers' ports 9000 to 9003 hold "
+                          "admin.listen = 9003; give others"));
+  config.admin.listen = "127.0.0.1:9004";
+  EXPECT_THAT(Problems(config), IsEmpty());
   config.worker.metrics_listen = "127.0.0.1:65533";
   EXPECT_THAT(
       Problems(config),

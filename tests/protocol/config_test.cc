@@ -121,8 +121,8 @@ TEST(ConfigTest, EveryKeyIsAFlagOfItsOwnWithHelp) {
   for (const std::string_view flag :
        {"model", "served-model-name", "host", "port", "max-model-len", "max-num-seqs",
         "max-num-batched-tokens", "block-size", "backend", "lanes", "threads",
-        "max-num-queued-reqs", "max-num-queued-tokens", "shutdown-timeout", "seed",
-        "max-logprobs", "logprobs-mode"}) {
+        "max-num-queued-reqs", "max-num-queued-tokens", "shutdown-timeout", "seed", "max-logprobs",
+        "logprobs-mode"}) {
     EXPECT_TRUE(flags.contains(flag)) << flag;
   }
 }
@@ -406,6 +406,15 @@ TEST(ConfigTest, UsageAndConfigurationHaveTheirExitCodes) {
   EXPECT_EQ(ConfigExitCode(Load({"--config", unknown.path()}).status()), 78);
   const ScratchFile broken("server: {\n");
   EXPECT_EQ(ConfigExitCode(Load({"--config", broken.path()}).status()), 78);
+}
+
+TEST(ConfigTest, WhatWasRefusedControlsNoTerminal) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(FailProgram("program", Load({"--host=\x1b[2J", "--prot=1"}).status(), 64), 64);
+  EXPECT_EQ(FailProgram("program", absl::InvalidArgumentError("\x1b[2J\nnext"), 64), 64);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(said, HasSubstr("program: \\x1b[2J\nnext\n"));
 }
 
 TEST(ConfigTest, ValidateFindsWhatCodeSetOutOfRange) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/protocol/http_fixture.h"
+#include "tests/protocol/tls_client.h"
 
 namespace skein::protocol {
 namespace {
@@ -60,6 +61,79 @@ class HttpClientPoolTest : public HttpFixture {
   Record record_;
   std::unique_ptr<HttpClientPool> pool_;
 };
+
+class TlsPoolTest : public HttpClientPoolTest {
+ protected:
+  TlsPoolTest() : certificate_("http_pool") {
+    tls_ = TlsCertificate::Load({"C", certificate_.certificate(), "K", certificate_.key()}).value();
+  }
+  void OpenTlsPool(const std::string& trusted, uint16_t port) {
+    HttpClientPool::Options options;
+    options.port = port;
+    options.tls = TlsContext::ForClient("CA", trusted).value();
+    pool_ = HttpClientPool::Create(options).value();
+  }
+  const tests::TestCertificate certificate_;
+};
+
+TEST_F(TlsPoolTest, KeepsItsConnectionsAndReadsStreams) {
+  StartServer();
+  OpenTlsPool(certificate_.certificate(), server_->port());
+  const std::string body(300'000, 'b');
+  for (uint64_t call = 0; call < 4; ++call) {
+    pool_->Start(call, Post("/echo?n", body));
+    Finish();
+    EXPECT_TRUE(record_.calls[call].result.ok()) << record_.calls[call].result;
+    EXPECT_EQ(record_.calls[call].body, body + "|/echo?n");
+  }
+  EXPECT_EQ(server_->num_connections(), 1u);
+  pool_->Start(9, Post("/stream", ""));
+  pool_->Start(10, Post("/echo", "beside it"));
+  for (int i = 0; i < 1000 && held_.IsEmpty(); ++i) {
+    pool_->Poll(std::chrono::milliseconds(20), record_);
+  }
+  const auto exchange = held_.Take();
+  EXPECT_TRUE(exchange->Push("data: 1\n\n"));
+  exchange->EndStream("data: 2\n\n");
+  Finish();
+  EXPECT_TRUE(record_.calls[9].result.ok()) << record_.calls[9].result;
+  EXPECT_EQ(record_.calls[9].body, "data: 1\n\ndata: 2\n\n");
+  EXPECT_EQ(record_.calls[10].body, "beside it|/echo");
+}
+
+TEST_F(TlsPoolTest, SaysWhyThereIsNoSession) {
+  StartServer();
+  OpenTlsPool("", server_->port());
+  pool_->Start(1, Post("/echo", "x"));
+  Finish();
+  EXPECT_EQ(record_.calls[1].result.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(record_.calls[1].result.message()), HasSubstr("self-signed certificate"));
+  EXPECT_EQ(record_.calls[1].ends, 1);
+  tls_ = nullptr;
+  StartServer();
+  OpenTlsPool(certificate_.certificate(), server_->port());
+  pool_->Start(2, Post("/echo", "x"));
+  Finish();
+  EXPECT_THAT(std::string(record_.calls[2].result.message()), HasSubstr("speaks no TLS"));
+  OpenTlsPool(certificate_.certificate(), 1);
+  pool_->Start(3, Post("/echo", "x"));
+  Finish();
+  EXPECT_THAT(std::string(record_.calls[3].result.message()), HasSubstr("cannot connect to"));
+}
+
+TEST_F(TlsPoolTest, AStreamThatIsCutIsNotWhole) {
+  StartServer();
+  OpenTlsPool(certificate_.certificate(), server_->port());
+  pool_->Start(1, Post("/stream", ""));
+  for (int i = 0; i < 1000 && held_.IsEmpty(); ++i) {
+    pool_->Poll(std::chrono::milliseconds(20), record_);
+  }
+  const auto exchange = held_.Take();
+  EXPECT_TRUE(exchange->Push("data: 1\n\n"));
+  exchange->Abort();
+  Finish();
+  EXPECT_EQ(record_.calls[1].result.code(), absl::StatusCode::kDataLoss);
+}
 
 TEST_F(HttpClientPoolTest, KeepsItsConnections) {
   StartServer();

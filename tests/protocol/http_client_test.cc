@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/protocol/http_fixture.h"
+#include "tests/protocol/tls_client.h"
 
 namespace skein::protocol {
 namespace {
@@ -58,6 +59,34 @@ TEST_F(HttpClientTest, ClientReportsCutsRefusalsAndSilence) {
   EXPECT_EQ(CallHttp(call).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(CallHttp(call).status().message()),
               HasSubstr("cannot connect to 127.0.0.1:1: Connection refused"));
+}
+
+TEST_F(HttpClientTest, ClientSpeaksTls) {
+  const tests::TestCertificate certificate("http_client");
+  tls_ = TlsCertificate::Load({"C", certificate.certificate(), "K", certificate.key()}).value();
+  StartServer();
+  HttpCall call;
+  call.port = server_->port();
+  call.method = "POST";
+  call.target = "/echo";
+  call.body = std::string(200'000, 'b');
+  call.tls = TlsContext::ForClient("CA", certificate.certificate()).value();
+  const auto answer = CallHttp(call);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->body, call.body + "|/echo");
+  call.target = "/stream";
+  std::thread producer([this] {
+    const auto exchange = held_.Take();
+    EXPECT_TRUE(exchange->Push("data: 1\n\n"));
+    exchange->Abort();
+  });
+  const auto cut = CallHttpEvents(call, [](std::string_view) { return true; });
+  producer.join();
+  EXPECT_EQ(cut.status().code(), absl::StatusCode::kDataLoss);
+  call.tls = TlsContext::ForClient("CA", "").value();
+  const absl::Status stranger = CallHttp(call).status();
+  EXPECT_EQ(stranger.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(stranger.message()), HasSubstr("failed: self-signed certificate"));
 }
 
 TEST_F(HttpClientTest, ClientMayEndAStream) {

@@ -70,7 +70,7 @@ class HttpFixture : public ::testing::Test {
     server_->Start();
   }
 
-  std::shared_ptr<TlsContext> tls_;  // from the next start on
+  std::shared_ptr<TlsCertificate> tls_;  // from the next start on
   // What on_head is from the next start on.
   std::function<std::optional<HttpResponse>(HttpRequest&)> on_head_;
 

@@ -11,18 +11,19 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
+#include <openssl/x509v3.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 namespace skein::tests {
 
-TestCertificate::TestCertificate(std::string_view name)
+TestCertificate::TestCertificate(std::string_view name, long serial)
     : certificate_(testing::TempDir() + "skein_" + std::string(name) + "_" +
                    std::to_string(::getpid()) + ".pem"),
       key_(certificate_ + ".key") {
   EVP_PKEY* const key = ::EVP_EC_gen("P-256");
   X509* const made = ::X509_new();
-  ::ASN1_INTEGER_set(::X509_get_serialNumber(made), 1);
+  ::ASN1_INTEGER_set(::X509_get_serialNumber(made), serial);
   ::X509_gmtime_adj(::X509_getm_notBefore(made), -60);
   ::X509_gmtime_adj(::X509_getm_notAfter(made), 3600);
   ::X509_set_pubkey(made, key);
@@ -30,6 +31,10 @@ TestCertificate::TestCertificate(std::string_view name)
   ::X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
                                reinterpret_cast<const unsigned char*>("localhost"), -1, -1, 0);
   ::X509_set_issuer_name(made, subject);
+  X509_EXTENSION* const names =
+      ::X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1");
+  ::X509_add_ext(made, names, -1);
+  ::X509_EXTENSION_free(names);
   EXPECT_GT(::X509_sign(made, key, ::EVP_sha256()), 0);
   FILE* file = std::fopen(certificate_.c_str(), "w");
   ::PEM_write_X509(file, made);
@@ -44,6 +49,14 @@ TestCertificate::TestCertificate(std::string_view name)
 TestCertificate::~TestCertificate() {
   std::remove(certificate_.c_str());
   std::remove(key_.c_str());
+}
+
+void TestCertificate::ReplaceCertificate(const TestCertificate& other) const {
+  EXPECT_EQ(std::rename(other.certificate_.c_str(), certificate_.c_str()), 0);
+}
+
+void TestCertificate::ReplaceKey(const TestCertificate& other) const {
+  EXPECT_EQ(std::rename(other.key_.c_str(), key_.c_str()), 0);
 }
 
 TlsClient::TlsClient(uint16_t port, int version)
@@ -68,6 +81,13 @@ TlsClient::TlsClient(uint16_t port, int version)
 TlsClient::~TlsClient() {
   session_.reset();
   ::close(socket_);
+}
+
+long TlsClient::serial() const {
+  X509* const peer = ::SSL_get1_peer_certificate(session_.get());
+  const long serial = ::ASN1_INTEGER_get(::X509_get0_serialNumber(peer));
+  ::X509_free(peer);
+  return serial;
 }
 
 void TlsClient::Send(std::string_view text) {

@@ -14,13 +14,17 @@
 
 namespace skein::tests {
 
-// A self-signed certificate for "localhost" and its key, as PEM files; removed at the end.
+// A self-signed certificate for "localhost" and 127.0.0.1 and its key, as PEM files; removed at the
+// end.
 class TestCertificate {
  public:
-  explicit TestCertificate(std::string_view name);
+  explicit TestCertificate(std::string_view name, long serial = 1);
   ~TestCertificate();
   const std::string& certificate() const { return certificate_; }
   const std::string& key() const { return key_; }
+  // Puts the files of `other`, which then has none, in the place of these, the certificate first.
+  void ReplaceCertificate(const TestCertificate& other) const;
+  void ReplaceKey(const TestCertificate& other) const;
 
  private:
   const std::string certificate_, key_;
@@ -34,6 +38,8 @@ class TlsClient {
 
   bool is_open() const { return is_open_; }
   std::string version() const { return ::SSL_get_version(session_.get()); }
+  // Of the server's certificate.
+  long serial() const;
   void Send(std::string_view text);
   // What comes until the server ended the session; `was_whole` says whether it said so.
   std::string ReadToEnd();

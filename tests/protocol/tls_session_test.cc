@@ -4,6 +4,8 @@
 
 #include <fstream>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +41,7 @@ std::string Problem(const TlsContext::Files& files) {
 
 class TlsTest : public HttpFixture {
  protected:
-  TlsTest() : certificate_("tls") { tls_ = TlsContext::Load(Files(certificate_)).value(); }
+  TlsTest() : certificate_("tls") { tls_ = TlsCertificate::Load(Files(certificate_)).value(); }
 
   const TestCertificate certificate_;
 };
@@ -126,6 +128,69 @@ TEST_F(TlsTest, ASlowHandshakeHasTheTimeOfAHead) {
   begun.Send(std::string("\x16\x03\x01\x02\x00\x01", 6));
   EXPECT_EQ(begun.ReadToEnd(), "");
   EXPECT_EQ(events_.Take(), "timeout handshake");
+}
+
+// Bytes go to and fro between both sides of a session until neither has more to say.
+void Talk(TlsSession& client, TlsSession& server) {
+  std::string to_server, to_client, text;
+  for (int i = 0; i < 10; ++i) {
+    client.TakeOutput(&to_server);
+    if (!to_server.empty()) server.Receive(std::exchange(to_server, {}), &text);
+    server.TakeOutput(&to_client);
+    if (!to_client.empty()) client.Receive(std::exchange(to_client, {}), &text);
+  }
+}
+
+class TlsClientTest : public ::testing::Test {
+ protected:
+  TlsClientTest()
+      : certificate_("tls_client"), server_(TlsContext::Load(Files(certificate_)).value()) {}
+  // How a client that trusts these ends up with the server, and why.
+  std::pair<TlsSession::State, std::string> Meet(const std::string& trusted,
+                                                 const std::string& name) {
+    TlsSession client(TlsContext::ForClient("CA", trusted).value(), name);
+    TlsSession server(server_);
+    Talk(client, server);
+    return {client.state(), client.problem()};
+  }
+  const TestCertificate certificate_;
+  const std::shared_ptr<TlsContext> server_;
+};
+
+TEST_F(TlsClientTest, BelievesAServerThatIsTrustedAndMeant) {
+  for (const char* name : {"localhost", "127.0.0.1"}) {
+    EXPECT_EQ(Meet(certificate_.certificate(), name).first, TlsSession::State::kOpen) << name;
+  }
+  const TestCertificate other("tls_client_other");
+  for (const auto& [trusted, name, problem] :
+       {std::tuple{other.certificate(), "localhost", "self-signed certificate"},
+        std::tuple{std::string(), "localhost", "self-signed certificate"},
+        std::tuple{certificate_.certificate(), "example.org", "hostname mismatch"},
+        std::tuple{certificate_.certificate(), "10.0.0.1", "IP address mismatch"}}) {
+    const auto [state, why] = Meet(trusted, name);
+    EXPECT_EQ(state, TlsSession::State::kBroken) << name;
+    EXPECT_THAT(why, HasSubstr(problem)) << name;
+  }
+}
+
+TEST_F(TlsClientTest, SaysWhatIsWrong) {
+  EXPECT_THAT(std::string(StatusText(TlsContext::ForClient("CA", "/nonexistent.pem").status())),
+              StartsWith("CA: /nonexistent.pem: "));
+  TlsSession client(TlsContext::ForClient("CA", certificate_.certificate()).value(), "localhost");
+  std::string text;
+  EXPECT_EQ(client.Receive("HTTP/1.1 400 Bad Request\r\n", &text), TlsSession::State::kPlain);
+  EXPECT_EQ(TlsFailure(client, "h:1").message(), "h:1 speaks no TLS; call it with http://");
+}
+
+TEST_F(TlsClientTest, WhatCannotBeSentBreaksTheSession) {
+  TlsSession client(TlsContext::ForClient("CA", certificate_.certificate()).value(), "localhost");
+  TlsSession server(server_);
+  Talk(client, server);
+  std::string wire;
+  server.SendEnd(&wire);
+  server.Send("more", &wire);
+  EXPECT_EQ(server.state(), TlsSession::State::kBroken);
+  EXPECT_NE(server.problem(), "");
 }
 
 TEST(TlsContextTest, NamesTheFileThatIsWrong) {

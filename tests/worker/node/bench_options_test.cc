@@ -74,6 +74,17 @@ TEST(BenchOptionsTest, ReadsTheVocabulary) {
   EXPECT_THAT(options.metric_percentiles, ElementsAre(50, 99.9));
 }
 
+TEST(BenchOptionsTest, KnowsHttpsAndWhomItTrusts) {
+  const BenchOptions options = Parse({"--base-url", "https://h:8443", "--ca-file", "ca.pem"});
+  EXPECT_TRUE(options.tls);
+  EXPECT_EQ(options.host, "h");
+  EXPECT_EQ(options.port, 8443);
+  EXPECT_EQ(options.ca_file, "ca.pem");
+  EXPECT_EQ(Parse({"--base-url", "https://h"}).port, 443);
+  EXPECT_FALSE(Parse({"--base-url", "http://h"}).tls);
+  EXPECT_THAT(Error({"--ca-file", "ca.pem"}), HasSubstr("--ca-file is given without TLS"));
+}
+
 TEST(BenchOptionsTest, KnowsTheProfilesAndTheInfiniteRate) {
   EXPECT_EQ(Parse({"--request-rate", "inf"}).request_rate, 0);
   EXPECT_THAT(Parse({"--slo", "interactive"}).goodput,
@@ -100,8 +111,8 @@ TEST(BenchOptionsTest, SaysWhatIsWrong) {
             "--slo is \"fast\"; it must be interactive, chat, tight or batch");
   EXPECT_EQ(Error({"--slo", "chat", "--goodput", "ttft:1"}),
             "--slo and --goodput are both given; give one of them");
-  EXPECT_EQ(Error({"--base-url", "https://a"}),
-            "--base-url is \"https://a\"; it must be http://HOST:PORT");
+  EXPECT_EQ(Error({"--base-url", "ftp://a"}),
+            "--base-url is \"ftp://a\"; it must be http://HOST:PORT or https://HOST:PORT");
   EXPECT_EQ(Error({"--dataset-name", "trace"}),
             "--dataset-name trace needs its file: add --dataset-path FILE");
   EXPECT_EQ(Error({"--dataset-name", "sonnet"}),
@@ -135,7 +146,8 @@ TEST(BenchOptionsTest, RefusesUrlsThatNameNoServer) {
   for (const char* url : {"http://a:nan", "http://a:-5", "http://a:1.5", "http://a:0",
                           "http://a:65536", "http://a/v1", "http://", "http://:80", "http://a:"}) {
     EXPECT_EQ(Error({"--base-url", url}),
-              protocol::Concat("--base-url is \"", url, "\"; it must be http://HOST:PORT"));
+              protocol::Concat("--base-url is \"", url,
+                               "\"; it must be http://HOST:PORT or https://HOST:PORT"));
   }
   EXPECT_EQ(Parse({"--base-url", "http://a"}).port, 80);
 }

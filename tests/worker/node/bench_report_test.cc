@@ -129,10 +129,12 @@ TEST(BenchReportTest, WritesOneJsonObject) {
 }
 
 TEST(BenchReportTest, PrintsATable) {
-  const std::string table = ReportTable(Options(), MakeReport(Options(), Records()));
+  std::vector<BenchRecord> records = Records();
+  records[2].message = "full\x1b[2J";
+  const std::string table = ReportTable(Options(), MakeReport(Options(), records));
   EXPECT_THAT(table, HasSubstr("Successful requests:                                      2\n"));
   EXPECT_THAT(table, HasSubstr("  http_503 queue:                                         1\n"));
-  EXPECT_THAT(table, HasSubstr("  first: full\n"));
+  EXPECT_THAT(table, HasSubstr("  first: full\\x1b[2J\n"));
   EXPECT_THAT(table, HasSubstr("Mean TTFT (ms):                                      200.00\n"));
   EXPECT_THAT(table, HasSubstr("P99 TTFT (ms):                                       298.00\n"));
   EXPECT_THAT(table, HasSubstr("Request goodput (req/s):                               0.50\n"));

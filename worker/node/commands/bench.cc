@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "absl/status/status.h"
+#include "protocol/base/control_bytes.h"
 #include "protocol/base/exit_codes.h"
 #include "protocol/base/signal_watch.h"
 #include "protocol/base/status_macros.h"
@@ -43,7 +44,9 @@ using Clock = protocol::HttpClientPool::Clock;
 constexpr int kExitInterrupted = 130;  // as shells report Ctrl-C
 
 int Fail(const absl::Status& status, int code) {
-  std::fprintf(stderr, "skein bench: %s\n", std::string(protocol::StatusText(status)).c_str());
+  // What a server said may stand in it.
+  std::fprintf(stderr, "skein bench: %s\n",
+               protocol::EscapeControls(protocol::StatusText(status), "\n").c_str());
   return code;
 }
 
@@ -89,9 +92,17 @@ class HttpTarget final : public BenchTarget, private protocol::HttpClientPool::R
   BenchTarget::Receiver* receiver_ = nullptr;
 };
 
-protocol::HttpCall CallTo(const BenchOptions& options, std::string method, std::string target) {
+// Where the server is, and how it is spoken to.
+struct Server {
+  const BenchOptions& options;
+  std::shared_ptr<protocol::TlsContext> tls;  // null: none
+};
+
+protocol::HttpCall CallTo(const Server& server, std::string method, std::string target) {
+  const BenchOptions& options = server.options;
   protocol::HttpCall call;
   call.host = options.host;
+  call.tls = server.tls;
   call.port = static_cast<uint16_t>(options.port);
   call.method = std::move(method);
   call.target = std::move(target);
@@ -102,22 +113,22 @@ protocol::HttpCall CallTo(const BenchOptions& options, std::string method, std::
 }
 
 // The first served name; also the proof that a server is there.
-absl::StatusOr<std::string> AskModel(const BenchOptions& options) {
+absl::StatusOr<std::string> AskModel(const Server& server) {
   SKEIN_ASSIGN_OR_RETURN(const protocol::HttpResult result,
-                         protocol::CallHttp(CallTo(options, "GET", "/v1/models")));
+                         protocol::CallHttp(CallTo(server, "GET", "/v1/models")));
   const auto parsed = protocol::ParseJson(result.body);
   const protocol::JsonValue* data = parsed.ok() ? parsed->Find("data") : nullptr;
   if (result.status != 200 || data == nullptr || data->elements().empty()) {
-    return absl::UnavailableError(Concat("GET /v1/models of ", options.host, ":", options.port,
-                                         " answered ", result.status,
+    return absl::UnavailableError(Concat("GET /v1/models of ", server.options.host, ":",
+                                         server.options.port, " answered ", result.status,
                                          " without a model; give --model"));
   }
   const protocol::JsonValue* id = data->elements()[0].Find("id");
   return std::string(id == nullptr ? std::string_view() : id->string());
 }
 
-absl::StatusOr<int64_t> CountTokens(const BenchOptions& options, std::string_view text) {
-  protocol::HttpCall call = CallTo(options, "POST", "/tokenize");
+absl::StatusOr<int64_t> CountTokens(const Server& server, std::string_view text) {
+  protocol::HttpCall call = CallTo(server, "POST", "/tokenize");
   call.body = "{\"prompt\":";
   protocol::AppendJsonString(text, &call.body);
   call.body += ",\"add_special_tokens\":false}";
@@ -210,9 +221,11 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-absl::StatusOr<std::unique_ptr<HttpTarget>> OpenTarget(const BenchOptions& options) {
+absl::StatusOr<std::unique_ptr<HttpTarget>> OpenTarget(const Server& server) {
   RaiseDescriptorLimit();
+  const BenchOptions& options = server.options;
   protocol::HttpClientPool::Options pool_options;
+  pool_options.tls = server.tls;
   pool_options.host = options.host;
   pool_options.port = static_cast<uint16_t>(options.port);
   pool_options.timeout = std::chrono::milliseconds(std::llround(options.timeout_s * 1000));
@@ -264,8 +277,14 @@ int Measure(BenchOptions options) {
   if (!signals.ok()) return Fail(signals.status(), protocol::kExitInternal);
   const absl::Status can_save = CheckResultDirectory(options);
   if (!can_save.ok()) return Fail(can_save, protocol::kExitModel);
+  Server server{options, nullptr};
+  if (options.tls) {
+    auto tls = protocol::TlsContext::ForClient("--ca-file", options.ca_file);
+    if (!tls.ok()) return Fail(tls.status(), protocol::kExitModel);
+    server.tls = *std::move(tls);
+  }
   if (options.model.empty()) {
-    auto model = AskModel(options);
+    auto model = AskModel(server);
     if (!model.ok()) return Fail(model.status(), protocol::kExitInternal);
     options.model = *std::move(model);
   }
@@ -276,12 +295,12 @@ int Measure(BenchOptions options) {
     dataset = *std::move(text);
   }
   const auto workload = MakeWorkload(
-      options, dataset, [&](std::string_view text) { return CountTokens(options, text); });
+      options, dataset, [&](std::string_view text) { return CountTokens(server, text); });
   if (!workload.ok()) {
     return Fail(workload.status(), absl::IsUnavailable(workload.status()) ? protocol::kExitInternal
                                                                           : protocol::kExitModel);
   }
-  const auto target = OpenTarget(options);
+  const auto target = OpenTarget(server);
   if (!target.ok()) return Fail(target.status(), protocol::kExitInternal);
   const absl::Status warm = WarmUp(options, *workload, **target, stop);
   if (!warm.ok()) return Fail(warm, protocol::kExitInternal);

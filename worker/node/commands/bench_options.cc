@@ -34,7 +34,11 @@ constexpr double kRequestsMax = 1e7;
 constexpr double kTokensMax = 1 << 24;
 
 constexpr std::array kFlags = {
-    Flag{"base-url", &BenchOptions::base_url, "http://HOST:PORT instead of --host and --port"},
+    Flag{"base-url", &BenchOptions::base_url,
+         "http://HOST:PORT or https://HOST:PORT instead of --host and --port"},
+    Flag{"ca-file", &BenchOptions::ca_file,
+         "PEM file of the certificates that an https server's is to be signed with, or its own;\n"
+         "      default: those that this host trusts"},
     Flag{"host", &BenchOptions::host, "server to load (127.0.0.1)"},
     Flag{"port", &BenchOptions::port, "its port (8000)", 1, 65535},
     Flag{"endpoint", &BenchOptions::endpoint,
@@ -180,18 +184,21 @@ absl::StatusOr<bool> AddWord(std::string_view flag, const std::string& word,
   return true;
 }
 
+constexpr std::string_view kBaseUrl = "http://HOST:PORT or https://HOST:PORT";
+
 absl::Status ApplyBaseUrl(BenchOptions& options) {
   std::string_view url = options.base_url;
   if (url.empty()) return absl::OkStatus();
-  if (!url.starts_with("http://")) return BadValue("base-url", url, "http://HOST:PORT");
-  url.remove_prefix(7);
+  options.tls = url.starts_with("https://");
+  if (!options.tls && !url.starts_with("http://")) return BadValue("base-url", url, kBaseUrl);
+  url.remove_prefix(options.tls ? 8 : 7);
   while (url.ends_with("/")) url.remove_suffix(1);
   const size_t colon = url.rfind(':');
-  double port = 80;
+  double port = options.tls ? 443 : 80;
   const bool read = colon == std::string_view::npos || ReadNumber(url.substr(colon + 1), &port);
   if (!read || port < 1 || port > 65535 || std::trunc(port) != port ||
       url.substr(0, colon).empty() || url.find('/') != std::string_view::npos) {
-    return BadValue("base-url", options.base_url, "http://HOST:PORT");
+    return BadValue("base-url", options.base_url, kBaseUrl);
   }
   options.host = std::string(url.substr(0, colon));
   options.port = static_cast<int64_t>(port);
@@ -217,6 +224,10 @@ absl::Status ApplySlo(BenchOptions& options) {
 
 absl::Status CheckTogether(BenchOptions& options) {
   SKEIN_RETURN_IF_ERROR(ApplyBaseUrl(options));
+  if (!options.ca_file.empty() && !options.tls) {
+    return absl::InvalidArgumentError(
+        "--ca-file is given without TLS; give --base-url https://HOST:PORT, or leave it out");
+  }
   SKEIN_RETURN_IF_ERROR(ApplySlo(options));
   if (!options.endpoint.starts_with("/")) {
     return BadValue("endpoint", options.endpoint, "a path that begins with /");

@@ -13,7 +13,9 @@
 namespace skein::worker {
 
 struct BenchOptions {
-  std::string base_url;  // http://host:port; else host and port
+  std::string base_url;  // http://host:port or https://host:port; else host and port
+  std::string ca_file;   // of https: whose certificates are believed; empty: this host's list
+  bool tls = false;      // base_url is https
   std::string host = "127.0.0.1";
   int64_t port = 8000;
   std::string endpoint = "/v1/completions";

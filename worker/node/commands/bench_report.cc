@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "protocol/base/control_bytes.h"
 #include "protocol/base/strings.h"
 #include "protocol/json/json_writer.h"
 
@@ -236,7 +237,8 @@ std::string ReportTable(const BenchOptions& options, const BenchReport& report) 
   whole("Successful requests:", report.completed);
   whole("Failed requests:", report.failed);
   for (const auto& [kind, count] : report.errors) whole(Concat("  ", kind, ":").c_str(), count);
-  if (!report.first_error.empty()) out += Concat("  first: ", report.first_error, "\n");
+  if (!report.first_error.empty())
+    out += Concat("  first: ", protocol::EscapeControls(report.first_error, ""), "\n");
   Append(out, "%-44s%15s\n", "Request rate (req/s):", RateText(options).c_str());
   if (options.max_concurrency > 0) whole("Maximum concurrency:", options.max_concurrency);
   real("Peak concurrent requests:", report.peak_concurrency);

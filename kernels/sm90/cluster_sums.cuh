@@ -19,19 +19,26 @@ __device__ void AddParts(const float* sums, const Store& store) {
   const int parts = static_cast<int>(Size());
   const int rows = kRows / parts;
   const int first = static_cast<int>(Rank()) * rows * kChannels;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kChannels; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < rows * kChannels; i += kThreads * 4) {
     const int at = first + i;
-    float part[kMostParts];
+    float4 part[kMostParts];
 #pragma unroll
     for (int j = 0; j < kMostParts; ++j) {
-      if (j < parts) part[j] = Load(SharedAddress(sums + at), static_cast<uint32_t>(j));
+      if (j < parts) part[j] = LoadFour(SharedAddress(sums + at), static_cast<uint32_t>(j));
     }
-    float total = 0;
+    float4 total = {};
 #pragma unroll
     for (int j = 0; j < kMostParts; ++j) {
-      if (j < parts) total += part[j];
+      if (j >= parts) continue;
+      total.x += part[j].x;
+      total.y += part[j].y;
+      total.z += part[j].z;
+      total.w += part[j].w;
     }
-    store(at / kChannels, at % kChannels, total);
+    store(at / kChannels, at % kChannels, total.x);
+    store(at / kChannels, at % kChannels + 1, total.y);
+    store(at / kChannels, at % kChannels + 2, total.z);
+    store(at / kChannels, at % kChannels + 3, total.w);
   }
 }
 

@@ -103,9 +103,14 @@ absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, De
       if (!status.ok()) return status;
     }
     p.row_tiles = static_cast<int>(BlocksFor(p.rows, tile()));
-    const unsigned tiles = BlocksFor(problem.n, fp8::kChannels) * BlocksFor(p.rows, tile());
+    unsigned tiles = BlocksFor(problem.n, fp8::kChannels) * BlocksFor(p.rows, tile());
+    p.tiles = static_cast<int>(tiles);
     // Enough for all multiprocessors: each takes all inputs, part by part.
     if (tile() > 64 && tiles >= 100) blocks = 1;
+    if (fp8::Stays(tile()) && blocks == 1) {
+      const int at_once = cuda::Multiprocessors() * fp8::BlocksOf(tile());
+      tiles = std::min(tiles, static_cast<unsigned>(at_once));
+    }
     const size_t shared = sizeof(fp8::Shared<tile()>) + fp8::kAlignment;
     return cuda::LaunchAs(Linear::kId, fp8::LinearFp8Kernel<tile()>,
                           {dim3(tiles * blocks), fp8::kThreads, shared, blocks}, stream, p);

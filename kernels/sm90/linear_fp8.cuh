@@ -4,8 +4,10 @@
 // the rest. The copy engine brings codes of both sides to shared memory as they are; eight warps
 // multiply: codes are the operands of warpgroup products, each one unit of 32 inputs from zero,
 // whose sum times both scales is added in f32 (catalogue 13.3 K1). The parts of a cluster are added
-// in order; with more than 64 rows and tiles enough a block takes all parts, one after the other.
-// How inputs are divided depends on N and K alone, and so does the order of a sum. Device code.
+// in order. Up to 64 rows all blocks run at once, one a multiprocessor, which take tile after tile
+// where there are no parts to add; with more rows and tiles enough a block takes all parts, one
+// after the other. How inputs are divided depends on N and K alone, and so does the order of a sum.
+// Device code.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +32,12 @@ inline constexpr int kChannels = 128;  // of a block, 64 of a warpgroup
 inline constexpr int kMultiplyThreads = 256;
 inline constexpr int kThreads = kMultiplyThreads + 128;
 
-// Parts that the inputs are divided into: blocks for all multiprocessors, two slices each.
+// Parts that the inputs are divided into: blocks for half of the multiprocessors at least, two
+// slices each. Larger clusters would not all find room at once.
 constexpr int PartsOf(int n, int k) {
   const int tiles = (n + kChannels - 1) / kChannels;
   int parts = 1;
-  while (parts < cluster::kMostParts && tiles * parts < 256 && k / kSlice >= 4 * parts) parts *= 2;
+  while (parts < cluster::kMostParts && tiles * parts < 64 && k / kSlice >= 4 * parts) parts *= 2;
   return parts;
 }
 
@@ -44,12 +47,16 @@ struct Stage {
   uint8_t x[kLines][kRows][kLine];
 };
 
-// Blocks of a multiprocessor, which share its memory and registers, and stages in flight.
-constexpr int BlocksOf(int rows) { return rows > 32 ? 1 : 2; }
-constexpr int StagesOf(int rows) { return rows > 64 ? 3 : rows > 32 ? 4 : rows > 16 ? 2 : 3; }
+// Blocks of a multiprocessor, which share its memory and registers: with few rows the next kernel's
+// can begin beside this one's last ones. Stages in flight.
+constexpr int BlocksOf(int rows) { return rows > 16 ? 1 : 2; }
+constexpr int StagesOf(int rows) { return rows > 64 ? 3 : rows > 32 ? 4 : rows > 16 ? 5 : 3; }
 // Registers of a tile of 128 rows: threads that multiply take some of those that fill.
 inline constexpr int kMultiplyRegisters = 208;
 inline constexpr int kFillRegisters = 88;
+
+// Whether blocks of so many rows take tile after tile.
+constexpr bool Stays(int rows) { return rows <= 64; }
 
 template <int kRows>
 struct Shared {
@@ -74,6 +81,7 @@ struct Parameters {
   int64_t y_step;
   int n, k, rows, row_tiles;
   int parts;  // of the inputs; a cluster has as many blocks, or one that takes one after the other
+  int tiles;  // of channels and rows
   bool x_aligned;        // rows of x begin at multiples of 16 bytes
   bool x_scale_aligned;  // and of its scales of 4
 };
@@ -133,17 +141,35 @@ struct Scales {
   }
 };
 
+// What a block does: slices [first, end) of the tiles [tile, tiles) that are `stride` apart.
+struct Work {
+  int first, end;
+  int tile, tiles, stride;
+
+  __device__ Work(const Parameters& p)
+      : first(static_cast<int>(cluster::Rank()) * (p.k / kSlice) /
+              static_cast<int>(cluster::Size())),
+        end(static_cast<int>(cluster::Rank() + 1) * (p.k / kSlice) /
+            static_cast<int>(cluster::Size())),
+        tile(static_cast<int>(blockIdx.x / cluster::Size())),
+        tiles(p.tiles),
+        stride(static_cast<int>(gridDim.x / cluster::Size())) {}
+  __device__ int slices() const { return end - first; }
+  __device__ int items() const { return (tiles - tile + stride - 1) / stride * slices(); }
+};
+
 // The warps that fill stages: one has the copy engine bring codes, the first stages' weights before
 // the kernel ahead of this one has ended; two bring scales, one the activations that are not
 // aligned.
 template <int kRows>
-__device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int end, int n0,
-                     int t0) {
+__device__ void Fill(const Parameters& p, Shared<kRows>& shared, const Work& work) {
   constexpr int kStages = Shared<kRows>::kStages;
   const int warp = (static_cast<int>(threadIdx.x) - kMultiplyThreads) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const bool speaks = warp == 0 && lane == 0;
-  const auto ask_weights = [&](int slice, int at) {
+  // Tiles of rows that share weights follow each other.
+  const auto channel_of = [&](int tile) { return tile / p.row_tiles * kChannels; };
+  const auto ask_weights = [&](int n0, int slice, int at) {
     Stage<kRows>& stage = shared.stage[at];
     const uint32_t full = SharedAddress(&shared.full[at]);
     ArriveExpecting(full, sizeof(stage.w) + (p.x_aligned ? sizeof(stage.x) : 0));
@@ -151,33 +177,44 @@ __device__ void Fill(const Parameters& p, Shared<kRows>& shared, int first, int 
       CopyBox(SharedAddress(stage.w[line]), p.w, slice * kSlice + line * kLine, 0, n0, full);
     }
   };
-  const int ahead = min(end - first, kStages);
-  for (int i = 0; speaks && i < ahead; ++i) ask_weights(first + i, i);
+  const int ahead = min(work.items(), kStages);
+  for (int i = 0; speaks && i < ahead; ++i) {
+    ask_weights(channel_of(work.tile + i / work.slices() * work.stride),
+                work.first + i % work.slices(), i);
+  }
   cuda::WaitForLast();
   cuda::LetNextBegin();
   Ring<kStages> ring;
-  for (int slice = first; slice < end; ++slice) {
-    const auto at = static_cast<int>(ring.stage);
-    Stage<kRows>& stage = shared.stage[at];
-    const uint32_t full = SharedAddress(&shared.full[at]);
-    Scales<kRows> scales;
-    if (warp >= 2) scales.Fetch(p, slice, n0, t0, (warp - 2) * 32 + lane);
-    WaitForPhase(SharedAddress(&shared.empty[at]), ring.parity ^ 1);
-    if (speaks) {
-      if (slice - first >= ahead) ask_weights(slice, at);
-      for (int line = 0; p.x_aligned && line < kLines; ++line) {
-        CopyBox(SharedAddress(stage.x[line]), p.x_map, slice * kSlice + line * kLine, 0, t0, full);
+  int item = 0;
+#pragma unroll 1
+  for (int tile = work.tile; tile < work.tiles; tile += work.stride) {
+    const int n0 = channel_of(tile);
+    const int t0 = tile % p.row_tiles * kRows;
+#pragma unroll 1
+    for (int slice = work.first; slice < work.end; ++slice, ++item) {
+      const auto at = static_cast<int>(ring.stage);
+      Stage<kRows>& stage = shared.stage[at];
+      const uint32_t full = SharedAddress(&shared.full[at]);
+      Scales<kRows> scales;
+      if (warp >= 2) scales.Fetch(p, slice, n0, t0, (warp - 2) * 32 + lane);
+      WaitForPhase(SharedAddress(&shared.empty[at]), ring.parity ^ 1);
+      if (speaks) {
+        if (item >= ahead) ask_weights(n0, slice, at);
+        for (int line = 0; p.x_aligned && line < kLines; ++line) {
+          CopyBox(SharedAddress(stage.x[line]), p.x_map, slice * kSlice + line * kLine, 0, t0,
+                  full);
+        }
       }
+      if (warp == 1 && !p.x_aligned) {
+        BringRows<kRows>(p, stage, slice, t0);
+        FenceForProducts();
+      }
+      if (warp >= 2) {
+        scales.Store(&shared.x_scale[at][0][0], &shared.w_scale[at][0][0], (warp - 2) * 32 + lane);
+      }
+      if (warp > 0) Arrive(full);
+      ring.Advance();
     }
-    if (warp == 1 && !p.x_aligned) {
-      BringRows<kRows>(p, stage, slice, t0);
-      FenceForProducts();
-    }
-    if (warp >= 2) {
-      scales.Store(&shared.x_scale[at][0][0], &shared.w_scale[at][0][0], (warp - 2) * 32 + lane);
-    }
-    if (warp > 0) Arrive(full);
-    ring.Advance();
   }
 }
 
@@ -238,41 +275,61 @@ __device__ void AddStage(const Shared<kRows>& shared, int stage, float (&sum)[kR
   if (kInFlight > 1) add(kUnits - 1);
 }
 
+// Sum i of a thread: its row and channel in the tile.
+__device__ inline int RowOf(int i) {
+  return i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+}
+__device__ inline int ChannelOf(int i) {
+  return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 +
+         i / 2 % 2 * 8;
+}
+
 // The warps that multiply; sums go to shared memory, over the stages. Those of parts are added as
 // a cluster adds them, also where one block has all.
 template <int kRows>
-__device__ void Multiply(Shared<kRows>& shared, int first, int end, int slices, int parts) {
+__device__ void Multiply(const Parameters& p, Shared<kRows>& shared, const Work& work) {
   constexpr bool kWhole = kRows > 64;
+  const int slices = p.k / kSlice;
   float sum[kRows / 2] = {};
   float total[kWhole ? kRows / 2 : 1] = {};
   int part = 0;
   Ring<Shared<kRows>::kStages> ring;
 #pragma unroll 1
-  for (int slice = first; slice < end; ++slice) {
-    WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
-    AddStage<kRows>(shared, static_cast<int>(ring.stage), sum);
-    Arrive(SharedAddress(&shared.empty[ring.stage]));
-    ring.Advance();
-    if constexpr (kWhole) {
-      if (cluster::Size() > 1 || slice + 1 < (part + 1) * slices / parts) continue;
-      ++part;
+  for (int tile = work.tile; tile < work.tiles; tile += work.stride) {
+#pragma unroll 1
+    for (int slice = work.first; slice < work.end; ++slice) {
+      WaitForPhase(SharedAddress(&shared.full[ring.stage]), ring.parity);
+      AddStage<kRows>(shared, static_cast<int>(ring.stage), sum);
+      Arrive(SharedAddress(&shared.empty[ring.stage]));
+      ring.Advance();
+      if constexpr (kWhole) {
+        if (cluster::Size() > 1 || slice + 1 < (part + 1) * slices / p.parts) continue;
+        ++part;
+#pragma unroll
+        for (int i = 0; i < kRows / 2; ++i) {
+          total[i] += sum[i];
+          sum[i] = part < p.parts ? 0.0f : total[i];
+        }
+      }
+    }
+    if constexpr (Stays(kRows)) {
+      if (cluster::Size() > 1) break;
+      const int n0 = tile * kChannels;
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) {
-        total[i] += sum[i];
-        sum[i] = part < parts ? 0.0f : total[i];
+        const int n = n0 + ChannelOf(i);
+        const int t = RowOf(i);
+        if (n < p.n && t < p.rows) p.y[t * p.y_step + n] = EncodeBf16(0.0f + sum[i]);
+        sum[i] = 0;
       }
     }
   }
+  if (Stays(kRows) && cluster::Size() == 1) return;
   // All of the block's products are done before the stages are written.
   asm volatile("bar.sync 1, %0;" ::"n"(kMultiplyThreads) : "memory");
   auto* sums = reinterpret_cast<float*>(shared.stage);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int channel = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
 #pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) {
-    const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    sums[row * kChannels + channel + i / 2 % 2 * 8] = sum[i];
-  }
+  for (int i = 0; i < kRows / 2; ++i) sums[RowOf(i) * kChannels + ChannelOf(i)] = sum[i];
 }
 
 template <int kRows>
@@ -281,15 +338,7 @@ __global__ void __launch_bounds__(kThreads, BlocksOf(kRows))
   extern __shared__ uint8_t memory[];
   const uint32_t base = SharedAddress(memory);
   auto& shared = *reinterpret_cast<Shared<kRows>*>(memory + (-base & (kAlignment - 1)));
-  const int parts = static_cast<int>(cluster::Size());
-  const int rank = static_cast<int>(cluster::Rank());
-  // Tiles of rows that share weights follow each other.
-  const int tile = static_cast<int>(blockIdx.x) / parts;
-  const int n0 = tile / p.row_tiles * kChannels;
-  const int t0 = tile % p.row_tiles * kRows;
-  const int slices = p.k / kSlice;
-  const int first = rank * slices / parts;
-  const int end = (rank + 1) * slices / parts;
+  const Work work(p);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared<kRows>::kStages; ++i) {
       // The lane that asks the copy engine, and all lanes of the other three warps.
@@ -305,13 +354,16 @@ __global__ void __launch_bounds__(kThreads, BlocksOf(kRows))
     if constexpr (kRows > 64) {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiplyRegisters));
     }
-    Multiply<kRows>(shared, first, end, p.k / kSlice, p.parts);
+    Multiply<kRows>(p, shared, work);
   } else {
     if constexpr (kRows > 64) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFillRegisters));
     }
-    Fill<kRows>(p, shared, first, end, n0, t0);
+    Fill<kRows>(p, shared, work);
   }
+  if (Stays(kRows) && cluster::Size() == 1) return;
+  const int n0 = work.tile / p.row_tiles * kChannels;
+  const int t0 = work.tile % p.row_tiles * kRows;
   cluster::Synchronize();
   cluster::AddParts<kRows, kChannels, kThreads>(reinterpret_cast<const float*>(shared.stage),
                                                 [&](int row, int channel, float total) {

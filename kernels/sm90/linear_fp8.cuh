@@ -223,7 +223,7 @@ __device__ void Fill(const Parameters& p, Shared<kRows>& shared, const Work& wor
 template <int kRows>
 __device__ void AddStage(const Shared<kRows>& shared, int stage, float (&sum)[kRows / 2]) {
   constexpr int kInFlight = kRows > 64 ? 1 : 2;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = static_cast<int>(Uniform(threadIdx.x / 32));
   const float* x_scale = &shared.x_scale[stage][0][static_cast<int>(threadIdx.x) % 4 * 2];
   const float* w_scale = &shared.w_scale[stage][0][warp / 2];
   const uint64_t w = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].w[0][warp / 4 * 64]));

@@ -91,7 +91,7 @@ struct CancelRequest {
 };
 
 // The payload of a ResourceExhausted that says which bound of the queue was reached:
-// "queue_requests" or "queue_tokens".
+// "queue_requests", "queue_tokens" or "queue_delay".
 inline constexpr std::string_view kFullBound = "skein.full_bound";
 
 // What the HTTP thread may ask of the control loop. Both calls return at once.

@@ -24,6 +24,7 @@ absl::Status Full(std::string_view bound, const std::string& why) {
 
 FrontDoorQueue::FrontDoorQueue(const FrontDoorLimits& limits, protocol::Waker& control, Clock clock)
     : queued_requests_max_(limits.queued_requests_max),
+      delay_(limits.delay_max),
       queued_tokens_max_(limits.queued_tokens_max),
       control_(control),
       clock_(std::move(clock)),
@@ -45,7 +46,22 @@ absl::Status FrontDoorQueue::Enter(uint64_t prompt_tokens) {
                 absl::StrCat(tokens, " prompt tokens wait, ", prompt_tokens,
                              " more exceed the limit of ", tokens_max, "; retry later"));
   }
+  if (requests == 0) {
+    delay_.Begin(clock_());
+  } else if (ready_ && delay_.Stands(clock_())) {
+    Leave(prompt_tokens);
+    return Full("queue_delay",
+                absl::StrCat(requests, " requests wait, none of which began within ",
+                             std::chrono::duration<double>(delay_.most()).count(),
+                             " s for longer than a second; retry later"));
+  }
   return absl::OkStatus();
+}
+
+// Before anything was measured: as if sixteen began a second.
+double FrontDoorQueue::PredictedWait() const {
+  const double predicted = delay_.PredictedSeconds(waiting_requests_);
+  return predicted > 0 ? predicted : 1 + waiting_requests_ / 16.0;
 }
 
 absl::Status FrontDoorQueue::CheckQuarantine(const SubmitRequest& request) const {

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/front_door.h"
+#include "coordinator/queue_delay.h"
 #include "protocol/actor/mailbox.h"
 #include "scheduler/quarantine.h"
 
@@ -24,6 +25,7 @@ using FrontDoorEvent = std::variant<SubmitRequest, CancelRequest>;
 struct FrontDoorLimits {
   uint32_t queued_requests_max = 0;
   uint64_t queued_tokens_max = 0;  // until SetQueuedTokensMax
+  std::chrono::nanoseconds delay_max{0};  // see QueueDelay
 };
 
 class FrontDoorQueue final : public FrontDoor {
@@ -45,6 +47,7 @@ class FrontDoorQueue final : public FrontDoor {
   // `accepting`: requests are taken although nothing runs now, because what is missing comes back
   // within a planned time. Ready implies it.
   void SetReady(bool ready, bool accepting) {
+    if (ready && !ready_) delay_.Begin(clock_());
     ready_ = ready;
     accepting_ = ready || accepting;
     if (ready) was_ready_ = true;
@@ -61,6 +64,8 @@ class FrontDoorQueue final : public FrontDoor {
   void SetQueuedTokensMax(uint64_t tokens) { queued_tokens_max_ = tokens; }
   // A submitted request waits no more: it runs, or it is gone.
   void Leave(uint64_t prompt_tokens);
+  // A request runs that waited so long. Control thread.
+  void NoteStart(std::chrono::nanoseconds waited) { delay_.Started(waited, clock_()); }
   // Refuses everything from here on. Any thread.
   void StartDraining();
 
@@ -75,12 +80,15 @@ class FrontDoorQueue final : public FrontDoor {
   bool draining() const { return draining_; }
   uint32_t waiting_requests() const { return waiting_requests_; }
   uint64_t waiting_tokens() const { return waiting_tokens_; }
+  // Seconds that a request will wait that comes now.
+  double PredictedWait() const;
 
  private:
   absl::Status Enter(uint64_t prompt_tokens);
   absl::Status CheckQuarantine(const SubmitRequest& request) const;
 
   const uint32_t queued_requests_max_;
+  QueueDelay delay_;
   std::atomic<uint64_t> queued_tokens_max_;
   std::atomic<bool> ready_ = false;
   std::atomic<bool> accepting_ = false;

@@ -135,7 +135,8 @@ FrontDoorLimits ToFrontDoorLimits(const protocol::SchedulerConfig& scheduler) {
   const int64_t tokens = scheduler.max_num_queued_tokens;
   return {static_cast<uint32_t>(scheduler.max_num_queued_reqs),
           // Until prefill was measured: what sixteen steps compute.
-          static_cast<uint64_t>(tokens > 0 ? tokens : 16 * scheduler.max_num_batched_tokens)};
+          static_cast<uint64_t>(tokens > 0 ? tokens : 16 * scheduler.max_num_batched_tokens),
+          absl::ToChronoNanoseconds(scheduler.max_queue_delay)};
 }
 
 struct Text {
@@ -280,6 +281,7 @@ absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
                                {"server.ssl_certfile (--ssl-certfile)", config.server.ssl_certfile,
                                 "server.ssl_keyfile (--ssl-keyfile)", config.server.ssl_keyfile}));
   }
+  options.root_path = config.server.root_path;
   options.http_limits = ToHttpLimits(config.server);
   options.json_limits = ToJsonLimits(config.server);
   options.request_limits.max_model_len = static_cast<int32_t>(config.model.max_model_len);
@@ -300,9 +302,7 @@ absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
   options.health = [&server](HealthProbe probe) { return Health(*server.door, probe); };
   options.metrics_text = [config, &server] { return MetricsText(config, server); };
   options.metrics_content_type = std::string(protocol::kMetricsContentType);
-  options.predicted_wait_s = [&server] {
-    return 1.0 + static_cast<double>(server.door->waiting_requests()) / 16;
-  };
+  options.predicted_wait_s = [&server] { return server.door->PredictedWait(); };
   options.on_event = [&server](const ApiEvent& event) { server.metrics->Count(event); };
   auto api = ApiServer::Create(std::move(options), *server.text.tokenizer, *server.text.chat,
                                *server.door);

@@ -46,9 +46,9 @@ const std::vector<std::string> kEnds = {"unknown", "own", "outside", "ordered"};
 // By scheduler::MoveCause and MoveResult.
 const std::vector<std::string> kMoveCauses = {"drain", "handover"};
 const std::vector<std::string> kMoveResults = {"moved", "replayed"};
-const std::vector<std::string> kRejections = {"queue_requests", "queue_tokens", "rate_limit",
-                                              "draining",       "not_ready",    "deadline",
-                                              "too_long"};
+const std::vector<std::string> kRejections = {
+    "queue_requests", "queue_tokens", "queue_delay", "rate_limit", "draining", "not_ready",
+    "deadline",       "too_long"};
 
 // The value if it is in the closed set, else its last entry.
 std::string_view Closed(const std::vector<std::string>& values, std::string_view value) {
@@ -134,7 +134,8 @@ HttpMetrics::HttpMetrics(protocol::MetricsRegistry& registry)
           {{"reason", kReasons}})),
       admission_rejections(registry.AddCounters({"skein_admission_rejections_total",
                                                  "Requests refused before any work, by reason. "
-                                                 "queue_requests and queue_tokens: add capacity; "
+                                                 "queue_requests, queue_tokens and queue_delay: "
+                                                 "add capacity; "
                                                  "rate_limit: of a key, see its limits; not_ready: "
                                                  "look at skein_workers."},
                                                 {{"reason", kRejections}})),

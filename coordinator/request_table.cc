@@ -178,6 +178,7 @@ void RequestTable::Begin(RequestId id, uint32_t number, absl::Time now) {
   engine.queue_time.Observe(absl::ToDoubleSeconds(now - request.arrived));
   engine.prompt_tokens.Increment(prompt_tokens);
   engine.request_prompt_tokens.Observe(prompt_tokens);
+  door_.NoteStart(absl::ToChronoNanoseconds(now - request.arrived));
   StopWaiting(request);
 }
 

@@ -74,6 +74,11 @@ ApiError ModelNotFound(std::string_view model) {
 }
 
 ApiError RouteNotFound(std::string_view path) {
+  if (path == "/v1/embeddings") {
+    return UnsupportedParameter("input",
+                                "this server makes no embeddings; it answers "
+                                "/v1/chat/completions and /v1/completions");
+  }
   return Make(404, "not_found_error", "route_not_found",
               Concat("there is no route ", path.substr(0, 128)));
 }

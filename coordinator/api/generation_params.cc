@@ -284,6 +284,9 @@ void ReadRefused(FieldReader* reader) {
                                 "guided_grammar", "guided_choice", "chat_template"}) {
     if (reader->Find(name) != nullptr) reader->Unsupported(name, kNotYet);
   }
+  if (reader->Bool("use_beam_search").value_or(false)) {
+    reader->Unsupported("use_beam_search", kNotYet);
+  }
 }
 
 }  // namespace

@@ -257,7 +257,8 @@ struct ShortFlag {
   std::string_view name;
 };
 
-constexpr ShortFlag kShortFlags[] = {{"-dp", "data-parallel-size"}};
+constexpr ShortFlag kShortFlags[] = {{"-dp", "data-parallel-size"},
+                                     {"-tp", "tensor-parallel-size"}};
 
 // `argument` with the long form of its flag.
 std::string LongForm(const std::string& argument) {

@@ -38,6 +38,7 @@ struct ServerConfig {
   std::string api_key;                        // one key of clients; a secret; empty: none
   std::string api_key_file;                   // keys with tenants and limits; empty: none
   int64_t auth_failures_per_minute_max = 60;  // of one address
+  std::string root_path;                      // path under which a proxy shows the API; empty: none
   std::string ssl_certfile;                   // PEM: the certificate and its chain; empty: no TLS
   std::string ssl_keyfile;                    // PEM: its private key
   absl::Duration slow_request_threshold = absl::Seconds(30);  // 0: every request counts as slow
@@ -64,6 +65,7 @@ struct ServerConfig {
 
 // What may run together, and what may wait.
 struct SchedulerConfig {
+  int64_t tensor_parallel_size = 1;    // ranks that share each product; no backend can more than 1
   int64_t data_parallel_size = 1;      // workers in all, each with its own part of the requests
   int64_t expert_parallel_size = 1;    // of them that form a group and share one set of experts
   int64_t enable_expert_parallel = 0;  // 1: all of them are one group
@@ -76,6 +78,7 @@ struct SchedulerConfig {
   std::string scheduling_policy = "priority";  // within a key; fcfs: by arrival alone
   int64_t max_num_queued_reqs = 1024;
   int64_t max_num_queued_tokens = 0;  // 0: four seconds of prefill capacity
+  absl::Duration max_queue_delay = absl::Milliseconds(500);  // for a second, then 503; 0: never
 };
 
 // Drafting and its verification.

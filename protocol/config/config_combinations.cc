@@ -16,6 +16,16 @@ bool Meet(std::string_view one, std::string_view other) {
   return one == other || is_any(one) || is_any(other);
 }
 
+// The path is one that requests can begin with.
+void CheckRootPath(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
+  const std::string& path = config.server.root_path;
+  const bool good = path.empty() || (path.size() > 1 && path.front() == '/' && path.back() != '/' &&
+                                     path.find_first_of(" ?#%\"\\") == std::string::npos);
+  if (good) return;
+  problems.push_back(Concat(name_of("server.root_path"), ": \"", path,
+                            "\" is no path of a URL; give one as /skein, without a / at its end"));
+}
+
 void CheckOperator(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
   const absl::StatusOr<AdminAddress> admin = ParseAdminAddress(config.admin.listen);
   if (admin.ok() && admin->port.value_or(0) != 0 && *admin->port == config.server.port &&
@@ -29,6 +39,7 @@ void CheckOperator(const Config& config, PathNamer name_of, std::vector<std::str
     problems.push_back(Concat(name_of("admin.token_file"),
                               ": a TCP operator listener needs one; or listen on unix:/path"));
   }
+  CheckRootPath(config, name_of, problems);
   const absl::StatusOr<FaultList> faults = ParseFaults(config.worker.enable_faults);
   if (!faults.ok()) {
     problems.push_back(Concat(name_of("worker.enable_faults"), ": ", StatusText(faults.status())));
@@ -85,6 +96,12 @@ void CheckExpertParallel(const Config& config, PathNamer name_of,
                               " is no multiple of ", name_of("scheduler.expert_parallel_size"),
                               " = ", ranks, "; a group needs all its workers: give ",
                               (engines / ranks + 1) * ranks));
+  }
+  if (scheduler.tensor_parallel_size != 1) {
+    problems.push_back(
+        Concat(name_of("scheduler.tensor_parallel_size"), ": ", scheduler.tensor_parallel_size,
+               " is refused: no backend shares single products out; give 1, and ",
+               name_of("scheduler.enable_expert_parallel"), " to share the experts out"));
   }
   if (ranks > 1 && config.worker.backend == "sm90") {
     problems.push_back(Concat(name_of("scheduler.expert_parallel_size"), ": ", ranks,

@@ -49,6 +49,9 @@ constexpr ConfigKey kKeys[] = {
     {"server.auth_failures_per_minute_max", "auth-failures-per-minute",
      &At<&Config::server, &ServerConfig::auth_failures_per_minute_max>, 1, 1'000'000, "", "",
      "wrong keys of one client address before it is refused unheard; raise it behind a proxy"},
+    {"server.root_path", "root-path", &At<&Config::server, &ServerConfig::root_path>, 0, 0, "", "",
+     "path under which a proxy shows the API, as /skein: requests may come with it or without; "
+     "empty: none"},
     {"server.ssl_certfile", "ssl-certfile", &At<&Config::server, &ServerConfig::ssl_certfile>, 0, 0,
      "", "",
      "PEM file with the server's certificate and its chain; the API then speaks TLS 1.2 or 1.3 "
@@ -113,6 +116,10 @@ constexpr ConfigKey kKeys[] = {
      &At<&Config::server, &ServerConfig::keep_alive_interval>, 0.05, kDay, "", "seconds",
      "silence after which a stream gets a comment line"},
 
+    {"scheduler.tensor_parallel_size", "tensor-parallel-size",
+     &At<&Config::scheduler, &SchedulerConfig::tensor_parallel_size>, 1, 64, "", "",
+     "workers that share each product of the model; 1 is what there is: give "
+     "enable-expert-parallel to share a model out (also -tp)"},
     {"scheduler.data_parallel_size", "data-parallel-size",
      &At<&Config::scheduler, &SchedulerConfig::data_parallel_size>, 1, 64, "", "",
      "workers, each with its own part of the requests and the whole model unless they share "
@@ -151,6 +158,10 @@ constexpr ConfigKey kKeys[] = {
     {"scheduler.max_num_queued_tokens", "max-num-queued-tokens",
      &At<&Config::scheduler, &SchedulerConfig::max_num_queued_tokens>, 0, 1e12, "", "tokens",
      "prompt tokens that may wait; 0: four seconds of prefill capacity"},
+    {"scheduler.max_queue_delay", "max-queue-delay",
+     &At<&Config::scheduler, &SchedulerConfig::max_queue_delay>, 0, 3600, "", "seconds",
+     "how long a request may wait: when none began sooner for a second, newcomers get 503 until "
+     "the line is shorter; 0: they wait as long as it takes"},
 
     {"speculation.method", "speculation-method",
      &At<&Config::speculation, &SpeculationConfig::method>, 0, 0, "auto|dspark|none", "",

@@ -152,6 +152,11 @@ void HttpConnection::Handle(HttpRequest request) {
 
 std::optional<HttpResponse> HttpConnection::CheckHead(HttpRequest& head) {
   head.peer_address = address_;
+  const std::string& root = host_.options.root_path;
+  const bool is_below = head.path.starts_with(root) &&
+                        (head.path.size() == root.size() || head.path[root.size()] == '/');
+  if (!root.empty() && is_below) head.path.erase(0, root.size());
+  if (head.path.empty()) head.path = "/";
   return host_.options.on_head ? host_.options.on_head(head) : std::nullopt;
 }
 

@@ -82,6 +82,9 @@ class HttpServer {
     // Others may hold it too: what nobody accepts waits in its backlog.
     int listen_fd = -1;
     HttpLimits limits;
+    // Not empty: a path that a proxy puts before others, as "/skein". Requests have their path
+    // without it, whether it came or not.
+    std::string root_path;
     // Not null: connections speak TLS, with the certificate there is when they come. A handshake
     // has the time of a head; one that fails or a request without TLS is counted and ends the
     // connection.

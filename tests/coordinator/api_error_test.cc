@@ -72,6 +72,8 @@ TEST(ApiErrorTest, AdvisesRetries) {
   EXPECT_TRUE(IsRetryable(FromStatus(absl::DeadlineExceededError(""))));
   EXPECT_FALSE(IsRetryable(UnsupportedMediaType("x")));
   EXPECT_EQ(RouteNotFound("/x").message, "there is no route /x");
+  EXPECT_EQ(RouteNotFound("/v1/embeddings").status, 400);
+  EXPECT_EQ(RouteNotFound("/v1/embeddings").code, "unsupported_parameter");
   EXPECT_EQ(InvalidJson("m").code, "invalid_json");
   EXPECT_EQ(UnsupportedParameter("p", "m").code, "unsupported_parameter");
 }

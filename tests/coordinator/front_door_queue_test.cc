@@ -88,6 +88,60 @@ TEST(FrontDoorQueue, AnEmptyLineTakesAPromptBeyondTheTokenBound) {
   EXPECT_TRUE(door.TrySubmit(Prompt(1, 500)).ok());
 }
 
+// rule: A1, AB6
+TEST(FrontDoorQueue, RefusesNewcomersWhileTheDelayStands) {
+  CountingWaker waker;
+  auto now = std::chrono::steady_clock::time_point(std::chrono::hours(1));
+  FrontDoorQueue door({.queued_requests_max = 9,
+                       .queued_tokens_max = 100,
+                       .delay_max = std::chrono::milliseconds(500)},
+                      waker, [&now] { return now; });
+  door.SetReady(true);
+  ASSERT_TRUE(door.TrySubmit(Prompt(1, 1)).ok());
+  ASSERT_TRUE(door.TrySubmit(Prompt(2, 1)).ok());
+  now += std::chrono::milliseconds(1499);
+  ASSERT_TRUE(door.TrySubmit(Prompt(3, 1)).ok());
+  now += std::chrono::milliseconds(1);
+  const absl::Status status = door.TrySubmit(Prompt(4, 1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(),
+            "3 requests wait, none of which began within 0.5 s for longer than a second; retry "
+            "later");
+  EXPECT_EQ(status.GetPayload("skein.full_bound"), "queue_delay");
+  EXPECT_EQ(door.waiting_requests(), 3U) << "those that were accepted wait on";
+  // Who waited too long runs; then one that did not.
+  door.NoteStart(std::chrono::milliseconds(1500));
+  door.Leave(1);
+  EXPECT_FALSE(door.TrySubmit(Prompt(4, 1)).ok());
+  door.NoteStart(std::chrono::milliseconds(400));
+  door.Leave(1);
+  EXPECT_TRUE(door.TrySubmit(Prompt(4, 1)).ok());
+  // An empty line takes anybody.
+  now += std::chrono::seconds(10);
+  EXPECT_FALSE(door.TrySubmit(Prompt(5, 1)).ok());
+  door.Leave(1);
+  door.Leave(1);
+  EXPECT_TRUE(door.TrySubmit(Prompt(5, 1)).ok());
+}
+
+// What is away for a planned time is waited for, and what waited for it has its second from then.
+TEST(FrontDoorQueue, NoDelayStandsWhileNothingCanRun) {
+  CountingWaker waker;
+  auto now = std::chrono::steady_clock::time_point(std::chrono::hours(1));
+  FrontDoorQueue door({.queued_requests_max = 9,
+                       .queued_tokens_max = 100,
+                       .delay_max = std::chrono::milliseconds(500)},
+                      waker, [&now] { return now; });
+  door.SetReady(false, true);
+  ASSERT_TRUE(door.TrySubmit(Prompt(1, 1)).ok());
+  now += std::chrono::seconds(10);
+  EXPECT_TRUE(door.TrySubmit(Prompt(2, 1)).ok());
+  door.SetReady(true);
+  EXPECT_TRUE(door.TrySubmit(Prompt(3, 1)).ok());
+  now += std::chrono::milliseconds(1500);
+  EXPECT_FALSE(door.TrySubmit(Prompt(4, 1)).ok());
+}
+
 TEST(FrontDoorQueue, KeepsTheOrderOfEvents) {
   CountingWaker waker;
   FrontDoorQueue door({.queued_requests_max = 5, .queued_tokens_max = 10}, waker);

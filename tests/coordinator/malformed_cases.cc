@@ -223,6 +223,7 @@ std::vector<Case> UnsupportedCases() {
       Unsupported(kChat, Chat(R"("guided_regex":"a+")"), "guided_regex"),
       Unsupported(kChat, Chat(R"("structured_outputs":{"choice":["a"]})"), "structured_outputs"),
       Unsupported(kChat, Chat(R"("chat_template":"{{x}}")"), "chat_template"),
+      Unsupported(kChat, Chat(R"("use_beam_search":true)"), "use_beam_search"),
       Unsupported(kChat, Chat(R"("chat_template_kwargs":{"custom":1})"),
                   "chat_template_kwargs.custom", "thinking, enable_thinking"),
       Unsupported(kText, Text(R"("suffix":"x")"), "suffix"),

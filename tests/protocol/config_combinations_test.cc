@@ -53,6 +53,30 @@ TEST(ConfigCombinationsTest, OperatorsHaveAPortOfTheirOwn) {
   EXPECT_THAT(Problems(config), IsEmpty()) << "free ones";
 }
 
+TEST(ConfigCombinationsTest, ARootPathIsOne) {
+  Config config;
+  for (const char* path : {"", "/skein", "/a/b-c"}) {
+    config.server.root_path = path;
+    EXPECT_THAT(Problems(config), IsEmpty()) << path;
+  }
+  for (const char* path : {"/", "skein", "/skein/", "/a b", "/a?b"}) {
+    config.server.root_path = path;
+    EXPECT_THAT(Problems(config),
+                ElementsAre(Concat("server.root_path: \"", path,
+                                   "\" is no path of a URL; give one as /skein, without a / at its "
+                                   "end")));
+  }
+}
+
+TEST(ConfigCombinationsTest, ProductsAreNotSharedOut) {
+  Config config;
+  config.scheduler.tensor_parallel_size = 2;
+  EXPECT_THAT(Problems(config),
+              ElementsAre("scheduler.tensor_parallel_size: 2 is refused: no backend shares single "
+                          "products out; give 1, and scheduler.enable_expert_parallel to share the "
+                          "experts out"));
+}
+
 TEST(ConfigCombinationsTest, FaultsAreForLoopbackAlone) {
   Config config;
   config.worker.enable_faults = "abort_on_token:5";

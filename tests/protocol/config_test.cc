@@ -118,11 +118,26 @@ TEST(ConfigTest, EveryKeyIsAFlagOfItsOwnWithHelp) {
     EXPECT_GT(key.help.size(), 10u) << key.path;
     EXPECT_THAT(help, HasSubstr(Concat("--", key.flag, " VALUE")));
   }
-  for (const std::string_view flag :
-       {"model", "served-model-name", "host", "port", "max-model-len", "max-num-seqs",
-        "max-num-batched-tokens", "block-size", "backend", "lanes", "threads",
-        "max-num-queued-reqs", "max-num-queued-tokens", "shutdown-timeout", "seed", "max-logprobs",
-        "logprobs-mode"}) {
+  for (const std::string_view flag : {"model",
+                                      "served-model-name",
+                                      "host",
+                                      "port",
+                                      "max-model-len",
+                                      "max-num-seqs",
+                                      "max-num-batched-tokens",
+                                      "block-size",
+                                      "backend",
+                                      "lanes",
+                                      "threads",
+                                      "max-num-queued-reqs",
+                                      "max-num-queued-tokens",
+                                      "shutdown-timeout",
+                                      "seed",
+                                      "max-logprobs",
+                                      "logprobs-mode",
+                                      "root-path",
+                                      "tensor-parallel-size",
+                                      "max-queue-delay"}) {
     EXPECT_TRUE(flags.contains(flag)) << flag;
   }
 }

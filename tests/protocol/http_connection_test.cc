@@ -21,6 +21,22 @@ using ::testing::StartsWith;
 using tests::RawConnection;
 using HttpConnectionTest = HttpFixture;
 
+TEST_F(HttpConnectionTest, APathBeforeTheRoutesIsTakenOff) {
+  root_path_ = "/skein";
+  StartServer();
+  const auto echo = [this](std::string_view path) {
+    RawConnection client(server_->port());
+    client.Send("POST " + std::string(path) +
+                " HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx");
+    return client.ReadToEnd();
+  };
+  EXPECT_THAT(echo("/skein/echo"), HasSubstr("x|/skein/echo"));
+  EXPECT_THAT(echo("/echo"), HasSubstr("x|/echo"));
+  RawConnection other(server_->port());
+  other.Send(Get("/skeinecho"));
+  EXPECT_NE(held_.Take(), nullptr) << "another path";
+}
+
 TEST_F(HttpConnectionTest, AnswersOnOneConnectionInOrder) {
   StartServer();
   RawConnection client(server_->port());

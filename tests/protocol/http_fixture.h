@@ -60,6 +60,7 @@ class HttpFixture : public ::testing::Test {
     options.limits = limits;
     options.on_head = on_head_;
     options.tls = tls_;
+    options.root_path = root_path_;
     options.on_request = [this](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
       OnRequest(std::move(request), std::move(exchange));
     };
@@ -71,6 +72,7 @@ class HttpFixture : public ::testing::Test {
   }
 
   std::shared_ptr<TlsCertificate> tls_;  // from the next start on
+  std::string root_path_;                // the same
   // What on_head is from the next start on.
   std::function<std::optional<HttpResponse>(HttpRequest&)> on_head_;
 

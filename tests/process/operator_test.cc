@@ -131,7 +131,7 @@ TEST_P(RolloutProcessTest, EveryStreamIsWholeAndExact) {
                                  "--rollout-drain-timeout", "0.3"}))
       << server.output();
   // The line takes the way through the supervisor; readiness is seen over HTTP.
-  EXPECT_TRUE(server.WaitForOutput("build=before protocol=1.2")) << server.output();
+  EXPECT_TRUE(server.WaitForOutput("build=before protocol=1.3")) << server.output();
   const ChatAnswer greedy = Ask(server.port(), kStory);
   const ChatAnswer seeded = Ask(server.port(), kSeededStory);
   ASSERT_EQ(greedy.entries.size(), 300u) << greedy.refusal;

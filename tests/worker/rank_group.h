@@ -5,17 +5,14 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "kernels/cpu/register.h"
 #include "kernels/reference/register.h"
-#include "protocol/base/clock.h"
-#include "protocol/base/strings.h"
 #include "protocol/tensor/host_group.h"
+#include "tests/worker/rank_meeting.h"
 #include "worker/step_executor.h"
 
 namespace skein::tests {
@@ -31,11 +28,6 @@ struct RankSetup {
   int max_model_len = 384;
   int max_drafts = 5;  // 0: no draft head
 };
-
-inline std::string NewCommunicator() {
-  static int number = 0;
-  return protocol::Concat("ranks-", ::getpid(), "-", ++number);
-}
 
 inline std::unique_ptr<worker::LoadedModel> LoadPart(const RankSetup& setup,
                                                      const worker::Shard& shard) {
@@ -80,32 +72,21 @@ class RankGroup {
 
   // A new epoch: caches are empty.
   void Meet() {
-    const std::string name = NewCommunicator();
+    std::vector<worker::LoadedModel*> parts;
+    for (const auto& part : parts_) parts.push_back(part.get());
     groups_.clear();
-    ForEachRank([&](size_t rank) {
-      if (parts_[rank]->ranks() == nullptr) return;
-      auto group = protocol::HostGroup::Create({.name = name,
-                                                .label = "group 0 epoch 1",
-                                                .rank = static_cast<int>(rank),
-                                                .size = setup_.ranks,
-                                                .capacity = parts_[rank]->ranks()->capacity()});
-      ASSERT_TRUE(group.ok()) << group.status();
-      ASSERT_TRUE((*group)->Join(protocol::MonotonicNow() + absl::Seconds(30)).ok());
-      parts_[rank]->ranks()->SetGroup(group->get());
-      parts_[rank]->ranks()->SetDeadline(absl::InfiniteFuture());
-      made_[rank] = *std::move(group);
-    });
-    for (int rank = 0; rank < setup_.ranks; ++rank) {
-      groups_.push_back(std::move(made_[static_cast<size_t>(rank)]));
-      parts_[static_cast<size_t>(rank)]->input().Reset();
-      wholes_[static_cast<size_t>(rank)]->input().Reset();
+    groups_ = MeetRanks(parts);
+    for (size_t rank = 0; rank < parts_.size(); ++rank) {
+      parts_[rank]->input().Reset();
+      wholes_[rank]->input().Reset();
     }
   }
 
   // What the ranks answer.
   std::vector<protocol::StepResult> RunParts(const std::vector<protocol::StepPlan>& plans) {
     std::vector<protocol::StepResult> results(plans.size());
-    ForEachRank([&](size_t rank) { results[rank] = worker::RunPlan(*parts_[rank], plans[rank]); });
+    ForEachRank(parts_.size(),
+                [&](size_t rank) { results[rank] = worker::RunPlan(*parts_[rank], plans[rank]); });
     return results;
   }
 
@@ -142,19 +123,9 @@ class RankGroup {
     return {view.as<const char>(), static_cast<size_t>(view.size()) * DTypeBytes(view.dtype)};
   }
 
-  template <typename Body>
-  void ForEachRank(Body body) {
-    made_.resize(static_cast<size_t>(setup_.ranks));
-    std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < static_cast<size_t>(setup_.ranks); ++rank) {
-      threads.emplace_back([&body, rank] { body(rank); });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-
   const RankSetup setup_;
   std::vector<std::unique_ptr<worker::LoadedModel>> parts_, wholes_;
-  std::vector<std::unique_ptr<protocol::HostGroup>> groups_, made_;
+  std::vector<std::unique_ptr<protocol::HostGroup>> groups_;
   uint64_t step_ = 0;
 };
 

@@ -45,10 +45,10 @@ TEST_F(PreflightTest, SizesComeFromTheConfiguration) {
   EXPECT_EQ(options->num_slots, 8);
   EXPECT_EQ(options->numerics.wide, kernels::DType::kF32);
   EXPECT_EQ(Geometry(*options),
-            (protocol::CacheGeometry{64, 40, 8, 32, 1000, 5, true, 16, 708, true}));
+            (protocol::CacheGeometry{64, 40, 8, 32, 1000, 5, true, 16, 708, true, true}));
   config_.scheduler.enable_prefix_caching = 0;
   EXPECT_EQ(Geometry(*PlanLoad(config_, spec_, host_)),
-            (protocol::CacheGeometry{64, 40, 8, 32, 1000, 5, true, 0, 0, true}));
+            (protocol::CacheGeometry{64, 40, 8, 32, 1000, 5, true, 0, 0, true, true}));
   config_.worker.backend = "reference";
   EXPECT_EQ(PlanLoad(config_, spec_, host_)->numerics.wide, kernels::DType::kF64);
 }

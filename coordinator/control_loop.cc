@@ -320,7 +320,8 @@ bool ControlLoop::SendPlan(Context& context, protocol::StepPlan plan, absl::Time
   const uint32_t engine = scheduler_.EngineOf(plan.group, plan.rank);
   for (const protocol::SequenceStep& step : plan.sequences) {
     // Only a first step begins with a slot that is new to it.
-    if (step.fresh_slot) requests_.Begin(RequestOf(step.sequence), engine, now);
+    if (!step.fresh_slot) continue;
+    requests_.Begin(RequestOf(step.sequence), engine, step.first_position, now);
   }
   const protocol::ActorId worker = workers_.group(plan.group)->ranks[plan.rank.value()].worker;
   const protocol::Epoch epoch = plan.epoch;
@@ -439,7 +440,7 @@ void ControlLoop::AuditEngine(uint32_t engine) {
 }
 
 void ControlLoop::UpdateGauges(absl::Time now) {
-  metrics_.requests_waiting.Set(door_.waiting_requests());
+  metrics_.SetWaiting(door_.waiting_requests(), scheduler_.takes_newcomers());
   std::map<std::string_view, int> groups;
   for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
     ++groups[operations_.StateOf(protocol::GroupId(i), now)];

@@ -1,37 +1,12 @@
 #include "coordinator/metrics.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <string_view>
 #include <vector>
 
 namespace skein::coordinator {
 namespace {
 
-const std::vector<std::string> kApis = {"chat", "completions", "messages"};
-const std::vector<std::string> kParseResults = {"ok", "recovered", "malformed", "unclosed"};
-const std::vector<std::string> kFinished = {"stop",  "length", "tool_calls",
-                                            "abort", "error",  "timeout"};
-const std::vector<std::string> kRoutes = {"/v1/chat/completions",
-                                          "/v1/completions",
-                                          "/v1/messages",
-                                          "/v1/messages/count_tokens",
-                                          "/v1/models",
-                                          "/tokenize",
-                                          "/detokenize",
-                                          "/health",
-                                          "/metrics",
-                                          "/version",
-                                          "other"};
-const std::vector<std::string> kMethods = {"GET", "POST", "other"};
-const std::vector<std::string> kCodes = {"200", "400", "401", "403", "404", "405", "408", "413",
-                                         "415", "429", "431", "499", "500", "503", "529", "other"};
-const std::vector<std::string> kReasons = {"invalid_value",         "invalid_json",
-                                           "unsupported_parameter", "context_length_exceeded",
-                                           "grammar_too_complex",   "model_not_found",
-                                           "request_too_large",     "forbidden",
-                                           "rate_limit_exceeded",   "other"};
 const std::vector<std::string> kPhases = {"prefill", "decode", "mixed"};
 const std::vector<std::string> kDraftMethods = {"dspark", "mtp", "provided"};
 // By scheduler::PreemptReason.
@@ -46,27 +21,6 @@ const std::vector<std::string> kEnds = {"unknown", "own", "outside", "ordered"};
 // By scheduler::MoveCause and MoveResult.
 const std::vector<std::string> kMoveCauses = {"drain", "handover"};
 const std::vector<std::string> kMoveResults = {"moved", "replayed"};
-const std::vector<std::string> kRejections = {
-    "queue_requests", "queue_tokens", "queue_delay", "rate_limit", "draining", "not_ready",
-    "deadline",       "too_long"};
-
-// The value if it is in the closed set, else its last entry.
-std::string_view Closed(const std::vector<std::string>& values, std::string_view value) {
-  const auto found = std::find(values.begin(), values.end(), value);
-  return found == values.end() ? std::string_view(values.back()) : std::string_view(*found);
-}
-
-std::string_view Route(std::string_view route) {
-  if (route.starts_with("/health")) return "/health";
-  if (route.starts_with("/v1/models")) return "/v1/models";
-  return Closed(kRoutes, route);
-}
-
-std::string_view Api(std::string_view route) {
-  if (route == "/v1/chat/completions") return "chat";
-  return route == "/v1/messages" ? "messages" : "completions";
-}
-
 // The groups by their numbers.
 protocol::LabelSet Engines(uint32_t num_engines) {
   protocol::LabelSet label{"engine", {}};
@@ -95,56 +49,6 @@ protocol::LabelSet WaitingEngines(uint32_t num_engines) {
 }
 
 }  // namespace
-
-HttpMetrics::HttpMetrics(protocol::MetricsRegistry& registry)
-    : requests(
-          registry.AddCounters({"skein_requests_total",
-                                "Generations that ended, by interface and reason. Errors rising: "
-                                "read the coordinator's log."},
-                               {{"api", kApis}, {"finished_reason", kFinished}})),
-      http_requests(registry.AddCounters(
-          {"skein_http_requests_total", "Answers by route, method and status code."},
-          {{"route", kRoutes}, {"method", kMethods}, {"code", kCodes}})),
-      http_streams_open(
-          registry.AddGauge({"skein_http_streams_open",
-                             "Streams being written. Never falling: clients do not read, "
-                             "see the egress timeout."})),
-      http_malformed(registry.AddCounter({"skein_http_malformed_total",
-                                          "Requests refused for their framing. Rising: a broken "
-                                          "client or a probe."})),
-      http_timeouts(registry.AddCounter(
-          {"skein_http_timeouts_total", "Requests that were sent too slowly."})),
-      http_unknown_fields(registry.AddCounter({"skein_http_unknown_fields_total",
-                                               "Request fields that were ignored; the log names "
-                                               "each once."})),
-      http_limits(registry.AddCounter({"skein_http_limits_total",
-                                       "Connections and requests refused by a limit of the server "
-                                       "section."})),
-      tool_parse(registry.AddCounters(
-          {"skein_tool_parse_total",
-           "Tool calls by how they were read. malformed or recovered rising: the model leaves its "
-           "syntax."},
-          {{"result", kParseResults}})),
-      reasoning_parse(registry.AddCounters(
-          {"skein_reasoning_parse_total",
-           "Answers by how their reasoning was read. unclosed rising: max_tokens is too small."},
-          {{"result", kParseResults}})),
-      bad_requests(registry.AddCounters(
-          {"skein_bad_request_total", "Requests refused with a 4xx but 401, by error code."},
-          {{"reason", kReasons}})),
-      admission_rejections(registry.AddCounters({"skein_admission_rejections_total",
-                                                 "Requests refused before any work, by reason. "
-                                                 "queue_requests, queue_tokens and queue_delay: "
-                                                 "add capacity; "
-                                                 "rate_limit: of a key, see its limits; not_ready: "
-                                                 "look at skein_workers."},
-                                                {{"reason", kRejections}})),
-      client_disconnects(registry.AddCounter(
-          {"skein_client_disconnects_total", "Requests cancelled because the client went away."})),
-      auth_failures(registry.AddCounter(
-          {"skein_auth_failures_total",
-           "Requests without a good API key, and those of addresses that sent too many. Rising: a "
-           "key expired or was taken away, or somebody guesses."})) {}
 
 SpeculationFamilies::SpeculationFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines,
                                          uint32_t num_drafts)
@@ -228,9 +132,20 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
                               "add capacity or lower the load. The queue is one for all engines: "
                               "with several its label is none."},
                              {WaitingEngines(num_engines)})),
+      waiting_by_reason(registry.AddGauges(
+          {"skein_requests_waiting_by_reason",
+           "skein_requests_waiting by what they wait for. capacity: room in a group that takes "
+           "requests, add capacity; deferred: a group that takes any, all are starting or drained, "
+           "see skein_groups."},
+          {WaitingEngines(num_engines), {"reason", {"capacity", "deferred"}}})),
       prompt_tokens(registry.AddCounters(
           {"skein_prompt_tokens_total", "Prompt tokens of requests that had their first step."},
           {Engines(num_engines)})),
+      prompt_tokens_by_source(registry.AddCounters(
+          {"skein_prompt_tokens_by_source_total",
+           "skein_prompt_tokens_total by where what is known of them came from. local_compute: a "
+           "step computes them; local_cache_hit: the prefix cache of the engine had them."},
+          {Engines(num_engines), {"source", {"local_compute", "local_cache_hit"}}})),
       generation_tokens(
           registry.AddCounters({"skein_generation_tokens_total", "Tokens committed to requests."},
                                {Engines(num_engines)})),
@@ -241,11 +156,11 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
           registry.AddHistograms({"skein_request_generation_tokens",
                                   "Generated tokens of a request that ended in a step."},
                                  protocol::TokenCountBounds(), {Engines(num_engines)})),
-      kv_blocks(registry.AddGauges({"skein_kv_blocks",
-                                    "Cache blocks by state; those that another engine is to fetch "
-                                    "(pending_send) are among the used ones."},
-                                   {Engines(num_engines),
-                                    {"state", {"free", "used", "cached", "pending_send"}}})),
+      kv_blocks(registry.AddGauges(
+          {"skein_kv_blocks",
+           "Cache blocks by state; those that another engine is to fetch "
+           "(pending_send) are among the used ones."},
+          {Engines(num_engines), {"state", {"free", "used", "cached", "pending_send"}}})),
       kv_cache_usage(registry.AddGauges({"skein_kv_cache_usage_ratio",
                                          "Used share of the cache blocks. Near 1 with preemptions "
                                          "rising: lower max_num_seqs."},
@@ -360,6 +275,8 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
     : requests_running(families.requests_running.At({engine})),
       prompt_tokens(families.prompt_tokens.At({engine})),
       generation_tokens(families.generation_tokens.At({engine})),
+      prompt_tokens_computed(families.prompt_tokens_by_source.At({engine, "local_compute"})),
+      prompt_tokens_cached(families.prompt_tokens_by_source.At({engine, "local_cache_hit"})),
       request_prompt_tokens(families.request_prompt_tokens.At({engine})),
       request_generation_tokens(families.request_generation_tokens.At({engine})),
       time_to_first_token(families.latency.time_to_first_token.At({engine})),
@@ -384,6 +301,13 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
     preemptions.push_back(families.preemptions.At({engine, reason}));
     preempted_tokens.push_back(families.preempted_tokens.At({engine, reason}));
   }
+}
+
+void GroupMetrics::CountPrompt(uint64_t tokens, uint64_t cached) {
+  prompt_tokens.Increment(static_cast<double>(tokens));
+  prompt_tokens_computed.Increment(static_cast<double>(tokens - cached));
+  prompt_tokens_cached.Increment(static_cast<double>(cached));
+  request_prompt_tokens.Observe(static_cast<double>(tokens));
 }
 
 void GroupMetrics::Flush() {
@@ -508,57 +432,19 @@ CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry,
     : HttpMetrics(registry),
       StepMetrics(registry),
       fleet(registry, num_engines),
-      requests_waiting(families.requests_waiting.At({WaitingEngines(num_engines).values.front()})) {
+      requests_waiting(families.requests_waiting.At({WaitingEngines(num_engines).values.front()})),
+      waiting_for_capacity(
+          families.waiting_by_reason.At({WaitingEngines(num_engines).values.front(), "capacity"})),
+      waiting_deferred(
+          families.waiting_by_reason.At({WaitingEngines(num_engines).values.front(), "deferred"})) {
   for (const std::string& engine : Engines(num_engines).values)
     engines.emplace_back(families, engine, num_drafts);
 }
 
-void CoordinatorMetrics::Count(const ApiEvent& event) {
-  switch (event.kind) {
-    case ApiEvent::Kind::kResponse: {
-      std::array<char, 4> code = {"000"};
-      std::to_chars(code.data(), code.data() + 3, event.status);
-      http_requests
-          .At({Route(event.route), Closed(kMethods, event.method),
-               Closed(kCodes, std::string_view(code.data(), 3))})
-          .Increment();
-      return;
-    }
-    case ApiEvent::Kind::kGeneration:
-      requests.At({Api(event.route), Closed(kFinished, event.name)}).Increment();
-      if (event.name == "abort") client_disconnects.Increment();
-      return;
-    case ApiEvent::Kind::kStreamOpened:
-      http_streams_open.Add(1);
-      return;
-    case ApiEvent::Kind::kStreamClosed:
-      http_streams_open.Add(-1);
-      return;
-    case ApiEvent::Kind::kUnknownField:
-      http_unknown_fields.Increment();
-      return;
-    case ApiEvent::Kind::kRefusal:
-      CountRefusal(event.name, event.status);
-      return;
-    case ApiEvent::Kind::kMalformed:
-      http_malformed.Increment();
-      return;
-    case ApiEvent::Kind::kTimeout:
-      http_timeouts.Increment();
-      return;
-    case ApiEvent::Kind::kLimit:
-      http_limits.Increment();
-      return;
-    case ApiEvent::Kind::kAuthFailure:
-      auth_failures.Increment();
-      return;
-    case ApiEvent::Kind::kToolParse:
-      tool_parse.At({Closed(kParseResults, event.name)}).Increment();
-      return;
-    case ApiEvent::Kind::kReasoningParse:
-      reasoning_parse.At({Closed(kParseResults, event.name)}).Increment();
-      return;
-  }
+void CoordinatorMetrics::SetWaiting(uint32_t waiting, bool takes_newcomers) {
+  requests_waiting.Set(waiting);
+  waiting_for_capacity.Set(takes_newcomers ? waiting : 0);
+  waiting_deferred.Set(takes_newcomers ? 0 : waiting);
 }
 
 void CoordinatorMetrics::CountRestart(uint32_t node, protocol::PredecessorEnd end) {
@@ -577,19 +463,6 @@ void CoordinatorMetrics::Refresh(absl::Time monotonic, double unix_seconds) {
     if (progressed != 0) {
       worker.last_progress.Set(unix_seconds - static_cast<double>(now - progressed) * 1e-9);
     }
-  }
-}
-
-void CoordinatorMetrics::CountRefusal(std::string_view code, int status) {
-  if (status < 500) bad_requests.At({Closed(kReasons, code)}).Increment();
-  // The mailbox of the control loop has a bound beside the queue's.
-  const std::string_view rejection = code == "server_overloaded"         ? "queue_requests"
-                                     : code == "rate_limit_exceeded"     ? "rate_limit"
-                                     : code == "request_timeout"         ? "deadline"
-                                     : code == "context_length_exceeded" ? "too_long"
-                                                                         : code;
-  if (std::find(kRejections.begin(), kRejections.end(), rejection) != kRejections.end()) {
-    admission_rejections.At({rejection}).Increment();
   }
 }
 

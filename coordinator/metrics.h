@@ -1,5 +1,5 @@
-// Every coordinator metric. Declared once while main() wires; handles are updated at the one place
-// where the fact is known, from any thread.
+// Every coordinator metric; those of the HTTP edge are http_metrics.h. Declared once while main()
+// wires; handles are updated at the one place where the fact is known, from any thread.
 #pragma once
 
 #include <atomic>
@@ -10,25 +10,12 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "coordinator/api/api_server.h"
+#include "coordinator/http_metrics.h"
 #include "protocol/messages/control.h"
 #include "protocol/metrics/metrics.h"
 #include "scheduler/group_scheduler.h"
 
 namespace skein::coordinator {
-
-// What the HTTP edge reports.
-struct HttpMetrics {
-  explicit HttpMetrics(protocol::MetricsRegistry& registry);
-  protocol::CounterFamily requests;       // api, finished_reason
-  protocol::CounterFamily http_requests;  // route, method, code
-  protocol::Gauge http_streams_open;
-  protocol::Counter http_malformed, http_timeouts, http_unknown_fields, http_limits;
-  protocol::CounterFamily tool_parse, reasoning_parse;  // result
-  protocol::CounterFamily bad_requests;                 // reason
-  protocol::CounterFamily admission_rejections;         // reason
-  protocol::Counter client_disconnects, auth_failures;
-};
 
 // Families of drafts; label `engine`.
 struct SpeculationFamilies {
@@ -63,7 +50,10 @@ struct CacheFamilies {
 struct GroupFamilies {
   GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines, uint32_t num_drafts);
   protocol::GaugeFamily requests_running, requests_waiting;
-  protocol::CounterFamily prompt_tokens, generation_tokens;
+  protocol::GaugeFamily waiting_by_reason;  // reason
+  protocol::CounterFamily prompt_tokens;
+  protocol::CounterFamily prompt_tokens_by_source;  // source
+  protocol::CounterFamily generation_tokens;
   protocol::HistogramFamily request_prompt_tokens, request_generation_tokens;
   protocol::GaugeFamily kv_blocks;  // state
   protocol::GaugeFamily kv_cache_usage;
@@ -105,8 +95,11 @@ struct GroupMetrics {
   void Add(const scheduler::SchedulerCounters& now, const scheduler::SchedulerCounters& before);
   // What was observed per token is in the text from now on.
   void Flush();
+  // The first step of a request: `cached` of its prompt tokens are not computed.
+  void CountPrompt(uint64_t tokens, uint64_t cached);
   protocol::Gauge requests_running;
   protocol::Counter prompt_tokens, generation_tokens;
+  protocol::Counter prompt_tokens_computed, prompt_tokens_cached;  // all of prompt_tokens
   protocol::Histogram request_prompt_tokens, request_generation_tokens;
   protocol::Histogram time_to_first_token;
   // Per token: the control thread's alone, flushed with each commit.
@@ -128,7 +121,7 @@ struct StepMetrics {
   protocol::Counter schedule_seconds, transport_seconds, commit_seconds;  // of step_phase
   protocol::CounterFamily replays;                                        // result
   protocol::Counter quarantined_requests;
-  protocol::CounterFamily migrations;  // kind, result
+  protocol::CounterFamily migrations;     // kind, result
   protocol::CounterFamily epoch_changes;  // cause
   protocol::GaugeFamily workers, groups;  // state
   protocol::GaugeFamily mailbox_depth;    // actor, type
@@ -166,11 +159,12 @@ struct CoordinatorMetrics : HttpMetrics, StepMetrics {
 
   std::vector<GroupMetrics> engines;  // by group
   FleetMetrics fleet;
-  protocol::Gauge requests_waiting;  // in the one queue of all groups
+  // In the one queue of all groups, and the same by reason.
+  protocol::Gauge requests_waiting, waiting_for_capacity, waiting_deferred;
 
-  // Counts what the HTTP edge reports. HTTP thread.
-  void Count(const ApiEvent& event);
-  void CountRefusal(std::string_view code, int status);
+  // So many wait for their first step. They are served in one order, so what the first of them
+  // waits for all wait for: room in a group, or a group that takes any.
+  void SetWaiting(uint32_t waiting, bool takes_newcomers);
   // A worker came in place of one that was here, which ended so. Spares count as "spare".
   void CountRestart(uint32_t node, protocol::PredecessorEnd end);
   // Sets what grows with time, for a reading at this moment. Any thread.

@@ -167,17 +167,15 @@ void RequestTable::Deliver(uint32_t engine, const SequenceDelta& delta,
   Finish(id, std::move(out));
 }
 
-void RequestTable::Begin(RequestId id, uint32_t number, absl::Time now) {
+void RequestTable::Begin(RequestId id, uint32_t number, uint32_t cached, absl::Time now) {
   auto found = requests_.find(id);
   if (found == requests_.end() || !found->second.waiting) return;
   Request& request = found->second;
   GroupMetrics& engine = metrics_.engines[number];
-  const auto prompt_tokens = static_cast<double>(request.prompt_tokens);
   request.began = now;
   request.engine = number;
   engine.queue_time.Observe(absl::ToDoubleSeconds(now - request.arrived));
-  engine.prompt_tokens.Increment(prompt_tokens);
-  engine.request_prompt_tokens.Observe(prompt_tokens);
+  engine.CountPrompt(request.prompt_tokens, cached);
   door_.NoteStart(absl::ToChronoNanoseconds(now - request.arrived));
   StopWaiting(request);
 }

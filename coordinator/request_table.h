@@ -53,8 +53,8 @@ class RequestTable {
   void Deliver(uint32_t engine, const scheduler::SequenceDelta& delta,
                std::span<scheduler::CommittedToken> tokens, std::span<protocol::TokenScore> scores,
                absl::Time now);
-  // Its first step was planned.
-  void Begin(protocol::RequestId id, uint32_t number, absl::Time now);
+  // Its first step was planned; `cached` tokens of its prompt are not computed.
+  void Begin(protocol::RequestId id, uint32_t number, uint32_t cached, absl::Time now);
   void Prefetch(protocol::RequestId id) { requests_.prefetch(id); }
 
   // In the order of their ids: the map has none.

@@ -9,6 +9,7 @@ namespace {
 constexpr MetricAlias kNames[] = {
     {"vllm:num_requests_running", "skein_requests_running"},
     {"vllm:num_requests_waiting", "skein_requests_waiting"},
+    {"vllm:num_requests_waiting_by_reason", "skein_requests_waiting_by_reason"},
     {"vllm:kv_cache_usage_perc", "skein_kv_cache_usage_ratio"},
     {"vllm:gpu_cache_usage_perc", "skein_kv_cache_usage_ratio"},
     {"vllm:prefix_cache_queries_total", "skein_prefix_cache_queries_tokens_total"},
@@ -17,6 +18,7 @@ constexpr MetricAlias kNames[] = {
     {"vllm:gpu_prefix_cache_hits_total", "skein_prefix_cache_hits_tokens_total"},
     {"vllm:num_preemptions_total", "skein_preemptions_total"},
     {"vllm:prompt_tokens_total", "skein_prompt_tokens_total"},
+    {"vllm:prompt_tokens_by_source_total", "skein_prompt_tokens_by_source_total"},
     {"vllm:generation_tokens_total", "skein_generation_tokens_total"},
     {"vllm:request_success_total", "skein_requests_total"},
     {"vllm:admission_rejections_total", "skein_admission_rejections_total"},

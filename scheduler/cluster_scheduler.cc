@@ -45,6 +45,11 @@ void ClusterScheduler::Uncordon(protocol::GroupId group) {
   for (const auto& rank : RanksOf(group)) rank->Uncordon();
 }
 
+bool ClusterScheduler::takes_newcomers() const {
+  return std::any_of(engines_.begin(), engines_.end(),
+                     [](const auto& engine) { return engine->has_epoch() && !engine->cordoned(); });
+}
+
 bool ClusterScheduler::probation(protocol::GroupId group) const {
   const Ranks ranks = RanksOf(group);
   return std::any_of(ranks.begin(), ranks.end(),

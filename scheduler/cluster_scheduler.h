@@ -89,6 +89,8 @@ class ClusterScheduler {
 
   bool has_epoch(protocol::GroupId group) const { return RanksOf(group).front()->has_epoch(); }
   bool cordoned(protocol::GroupId group) const { return RanksOf(group).front()->cordoned(); }
+  // Some group starts what waits once it has room: its epoch runs and it is not cordoned.
+  bool takes_newcomers() const;
   // A sequence on probation runs in the group.
   bool probation(protocol::GroupId group) const;
   uint32_t num_groups() const { return num_engines() / num_ranks_; }

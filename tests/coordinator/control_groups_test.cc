@@ -178,6 +178,36 @@ TEST_F(ControlGroupsTest, RequestsAreSpreadAndCountedByGroup) {
   EXPECT_EQ(metrics_.workers.At({"ready"}).value(), 2);
 }
 
+// What waits for its first step waits for room, or for a group that takes any.
+TEST_F(ControlGroupsTest, WaitingRequestsAreCountedByReason) {
+  const auto reasons = [&] {
+    loop_.OnIdle(context_);
+    EXPECT_EQ(metrics_.waiting_for_capacity.value() + metrics_.waiting_deferred.value(),
+              metrics_.requests_waiting.value());
+    EXPECT_EQ(metrics_.requests_waiting.value(), door_.waiting_requests());
+    return std::pair(metrics_.waiting_for_capacity.value(), metrics_.waiting_deferred.value());
+  };
+  StartWorker(1);
+  StartWorker(2);
+  EXPECT_EQ(reasons(), std::pair(0.0, 0.0));
+  std::vector<std::shared_ptr<TokenRecord>> clients;
+  for (uint64_t id = 1; id <= 11; ++id) {
+    clients.push_back(Submit(id, {static_cast<int32_t>(id), 7}, 3));
+  }
+  const auto [capacity, deferred] = reasons();
+  EXPECT_GT(capacity, 0) << "more than both groups can run";
+  EXPECT_EQ(deferred, 0);
+  LoseWorker(1);
+  EXPECT_EQ(reasons(), std::pair(capacity, 0.0)) << "the other group takes some";
+  LoseWorker(2);
+  EXPECT_EQ(reasons(), std::pair(0.0, capacity)) << "no group takes any";
+  context_.TakeSent();
+  StartWorker(2);
+  RunAll();
+  EXPECT_EQ(reasons(), std::pair(0.0, 0.0));
+  for (const auto& client : clients) EXPECT_EQ(client->tokens.size(), 3U);
+}
+
 TEST_F(ControlGroupsTest, StreamsOfALostWorkerGoOnAtOnceOnTheOther) {
   StartWorker(1);
   StartWorker(2);

@@ -66,7 +66,7 @@ TEST_F(RequestTableTest, ADoomedRequestIsToldItsReason) {
 
 TEST_F(RequestTableTest, TheLastDeltaSaysHowLongItWaitedAndWhere) {
   const auto waited = Open(1);
-  table_.Begin(RequestId(1), 0, now_ + absl::Seconds(5));
+  table_.Begin(RequestId(1), 0, 0, now_ + absl::Seconds(5));
   table_.Fail(RequestId(1), absl::InternalError("broken"));
   EXPECT_EQ(waited->last.engine, 0u);
   EXPECT_GE(waited->last.queued, std::chrono::seconds(5));
@@ -135,7 +135,7 @@ TEST_F(RequestTableTest, ThePhasesOfARequestAddUp) {
     table_.Deliver(0, delta, tokens, {}, now_);
   };
   now_ += absl::Seconds(1);
-  table_.Begin(RequestId(1), 0, now_);
+  table_.Begin(RequestId(1), 0, 0, now_);
   now_ += absl::Seconds(2);
   deliver(2, std::nullopt);
   now_ += absl::Seconds(6);
@@ -154,10 +154,25 @@ TEST_F(RequestTableTest, ThePhasesOfARequestAddUp) {
   EXPECT_DOUBLE_EQ(engine.inter_token_latency.sum(), 6);
 }
 
+// Each prompt token is counted once: as one that a step computes, or as one that was found.
+TEST_F(RequestTableTest, SourcesOfPromptTokensAddUp) {
+  const coordinator::GroupMetrics& engine = metrics_.engines[0];
+  for (uint64_t id = 1; id <= 3; ++id) {
+    const auto sink = Open(id, {7, 8, 9});
+    const auto cached = static_cast<uint32_t>(id) - 1;
+    table_.Begin(RequestId(id), 0, cached, now_);
+    table_.Begin(RequestId(id), 0, 0, now_);  // of a replay: counted before
+    EXPECT_EQ(engine.prompt_tokens.value(),
+              engine.prompt_tokens_computed.value() + engine.prompt_tokens_cached.value());
+  }
+  EXPECT_EQ(engine.prompt_tokens.value(), 9);
+  EXPECT_EQ(engine.prompt_tokens_cached.value(), 0 + 1 + 2);
+}
+
 // A chunk of the prompt that was scored is delivered, and is no token.
 TEST_F(RequestTableTest, ScoresOfThePromptAreDeliveredAndNoToken) {
   const auto sink = Open(1);
-  table_.Begin(RequestId(1), 0, now_);
+  table_.Begin(RequestId(1), 0, 0, now_);
   scheduler::SequenceDelta delta;
   delta.sequence = protocol::SequenceId(1);
   delta.num_scores = 2;

@@ -250,6 +250,7 @@ void ScrapeTest::ExpectRequests(const LoadCounts& counts) const {
 
 void ScrapeTest::ExpectTokens(const LoadCounts& counts) const {
   Expect("prompt tokens", "skein_prompt_tokens_total", counts.prompt_tokens);
+  Expect("prompt tokens by source", "skein_prompt_tokens_by_source_total", counts.prompt_tokens);
   Expect("generation tokens", "skein_generation_tokens_total", counts.generated_tokens);
   Expect("drafted tokens", "skein_spec_draft_tokens_total", counts.draft_tokens);
   Expect("accepted drafts", "skein_spec_accepted_tokens_total", counts.accepted_drafts);

@@ -269,12 +269,18 @@ double LiveServer::Metric(std::string_view name) const {
   const auto result = protocol::CallHttp(call);
   if (!result.ok()) return -1;
   double sum = -1;
+  std::string_view label;
+  if (const size_t brace = name.find('{'); brace != std::string_view::npos) {
+    label = name.substr(brace + 1, name.size() - brace - 2);
+    name = name.substr(0, brace);
+  }
   std::string_view rest = result->body;
   while (!rest.empty()) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     if (line.size() <= name.size() || !line.starts_with(name)) continue;
     if (line[name.size()] != '{' && line[name.size()] != ' ') continue;
+    if (line.find(label) == std::string_view::npos) continue;
     const double value = std::strtod(std::string(line.substr(line.rfind(' '))).c_str(), nullptr);
     sum = sum < 0 ? value : sum + value;
   }

@@ -65,6 +65,7 @@ class LiveServer {
   // The port the coordinator last reported.
   uint16_t port() const;
   // The sum of a metric over its labels; -1 when it is not exported.
+  // Of those with the label alone, when the name ends with {label="value"}.
   double Metric(std::string_view name) const;
   // Waits until the metric has the value.
   bool WaitForMetric(std::string_view name, double value) const;

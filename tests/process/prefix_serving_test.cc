@@ -42,6 +42,13 @@ TEST(PrefixServingTest, AHitChangesCachedTokensAndNothingElse) {
   EXPECT_TRUE(server.WaitForMetric("skein_prefix_cache_hits_tokens_total",
                                    static_cast<double>(found) + 256));
   EXPECT_GT(server.Metric("skein_prefix_cache_miss_tokens_total"), 0);
+  const auto source = [&](const char* name) {
+    return server.Metric(std::string("skein_prompt_tokens_by_source_total{source=\"") + name +
+                         "\"}");
+  };
+  EXPECT_EQ(source("local_cache_hit"), static_cast<double>(found) + 256);
+  EXPECT_EQ(source("local_compute") + source("local_cache_hit"),
+            server.Metric("skein_prompt_tokens_total"));
   EXPECT_EQ(server.Metric("skein_kv_audit_violations_total"), 0);
 }
 

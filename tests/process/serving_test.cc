@@ -582,7 +582,7 @@ TEST(ServingTest, OverloadIsRefusedAndTheRestIsExact) {
     accepted.push_back(std::make_unique<ChatStream>(server.port(), call));
     ASSERT_TRUE(accepted.back()->WaitAccepted()) << "it waits";
   }
-  EXPECT_TRUE(server.WaitForMetric("skein_requests_waiting", 2));
+  EXPECT_TRUE(server.WaitForMetric("skein_requests_waiting_by_reason{reason=\"capacity\"}", 2));
   for (int i = 0; i < 5; ++i) {
     const ChatAnswer refused = Ask(server.port(), call);
     EXPECT_EQ(refused.status, 503);

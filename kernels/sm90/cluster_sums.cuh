@@ -11,16 +11,17 @@ namespace skein::kernels::sm90::cluster {
 
 inline constexpr int kMostParts = 8;
 
-// Every block holds sums[kRows][kChannels] of its part in shared memory; each takes some of the
-// rows and calls store(row, channel, total). All threads of all blocks call it, after a Synchronize
+// Every block holds sums[kRows][kChannels] of its part in shared memory; each takes some of
+// them and calls store(row, channel, total). All threads of all blocks call it, after a Synchronize
 // and before another.
 template <int kRows, int kChannels, int kThreads, typename Store>
 __device__ void AddParts(const float* sums, const Store& store) {
+  constexpr int kItems = kRows * kChannels / 4;
   const int parts = static_cast<int>(Size());
-  const int rows = kRows / parts;
-  const int first = static_cast<int>(Rank()) * rows * kChannels;
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < rows * kChannels; i += kThreads * 4) {
-    const int at = first + i;
+  const int rank = static_cast<int>(Rank());
+  const int end = (rank + 1) * kItems / parts;
+  for (int i = rank * kItems / parts + static_cast<int>(threadIdx.x); i < end; i += kThreads) {
+    const int at = i * 4;
     float4 part[kMostParts];
 #pragma unroll
     for (int j = 0; j < kMostParts; ++j) {

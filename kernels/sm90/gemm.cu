@@ -87,6 +87,7 @@ absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, De
   p.rows = static_cast<int>(args.x.dim(0));
   p.x_aligned = p.x_step % 16 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
   p.x_scale_aligned = p.x_scale_step % 4 == 0 && reinterpret_cast<uintptr_t>(p.x_scale) % 4 == 0;
+  p.y_aligned = p.y_step % 2 == 0 && reinterpret_cast<uintptr_t>(p.y) % 4 == 0;
   const auto w_step = static_cast<uint64_t>(args.w.codes.step(0));
   if (w_step % 16 != 0 || reinterpret_cast<uintptr_t>(args.w.codes.data) % 16 != 0) {
     return absl::InvalidArgumentError(
@@ -106,7 +107,7 @@ absl::Status RunFp8(const Linear::Problem& problem, const Linear::Args& args, De
     unsigned tiles = BlocksFor(problem.n, fp8::kChannels) * BlocksFor(p.rows, tile());
     p.tiles = static_cast<int>(tiles);
     // Enough for all multiprocessors: each takes all inputs, part by part.
-    if (tile() > 64 && tiles >= 100) blocks = 1;
+    if (tile() > 64 && tiles >= 80) blocks = 1;
     if (fp8::Stays(tile()) && blocks == 1) {
       const int at_once = cuda::Multiprocessors() * fp8::BlocksOf(tile());
       tiles = std::min(tiles, static_cast<unsigned>(at_once));

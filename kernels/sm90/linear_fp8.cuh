@@ -32,13 +32,12 @@ inline constexpr int kChannels = 128;  // of a block, 64 of a warpgroup
 inline constexpr int kMultiplyThreads = 256;
 inline constexpr int kThreads = kMultiplyThreads + 128;
 
-// Parts that the inputs are divided into: blocks for half of the multiprocessors at least, two
-// slices each. Larger clusters would not all find room at once.
+// Parts that the inputs are divided into, two slices each: about 100 blocks. More would not find
+// room at once, as clusters, on 132 multiprocessors.
 constexpr int PartsOf(int n, int k) {
   const int tiles = (n + kChannels - 1) / kChannels;
-  int parts = 1;
-  while (parts < cluster::kMostParts && tiles * parts < 64 && k / kSlice >= 4 * parts) parts *= 2;
-  return parts;
+  const int most = 100 / tiles < k / kSlice / 2 ? 100 / tiles : k / kSlice / 2;
+  return most < 1 ? 1 : most < cluster::kMostParts ? most : cluster::kMostParts;
 }
 
 template <int kRows>
@@ -62,8 +61,8 @@ template <int kRows>
 struct Shared {
   static constexpr int kStages = StagesOf(kRows);
   Stage<kRows> stage[kStages];
-  float x_scale[kStages][kUnits][kRows];
-  float w_scale[kStages][kUnits][kChannels / kUnit];
+  alignas(16) float x_scale[kStages][kUnits][kRows];
+  alignas(16) float w_scale[kStages][kUnits][kChannels / kUnit];
   uint64_t full[kStages], empty[kStages];
 };
 inline constexpr size_t kAlignment = 1024;  // of the swizzled rows
@@ -82,6 +81,7 @@ struct Parameters {
   int n, k, rows, row_tiles;
   int parts;  // of the inputs; a cluster has as many blocks, or one that takes one after the other
   int tiles;  // of channels and rows
+  bool y_aligned;        // pairs of channels of y lie in words
   bool x_aligned;        // rows of x begin at multiples of 16 bytes
   bool x_scale_aligned;  // and of its scales of 4
 };
@@ -218,70 +218,148 @@ __device__ void Fill(const Parameters& p, Shared<kRows>& shared, const Work& wor
   }
 }
 
+// With 64 rows and more these are the first operand of products, with fewer the channels: a product
+// has 64 of the first and any number of the second. A lane then has two rows and many channels,
+// which share scales by 32, so that fewer scales are fetched and multiplied.
+constexpr bool RowsFirst(int rows) { return rows >= 64; }
+// The rows or channels that a warpgroup begins with.
+template <int kRows>
+__device__ int FirstRow(int warp) {
+  return kRows == 128 ? warp / 4 * 64 : 0;
+}
+template <int kRows>
+__device__ int FirstChannel(int warp) {
+  return kRows == 128 ? 0 : warp / 4 * 64;
+}
+
+// Sum i of a thread: its row and channel in the tile.
+template <int kRows>
+__device__ int RowOf(int i) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if constexpr (!RowsFirst(kRows)) return i / 4 * 8 + lane % 4 * 2 + i % 2;
+  return FirstRow<kRows>(warp) + warp % 4 * 16 + lane / 4 + i / 2 % 2 * 8;
+}
+template <int kRows>
+__device__ int ChannelOf(int i) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if constexpr (!RowsFirst(kRows)) return warp * 16 + lane / 4 + i / 2 % 2 * 8;
+  return FirstChannel<kRows>(warp) + i / 4 * 8 + lane % 4 * 2 + i % 2;
+}
+
+// The scales of a unit that a thread needs. By rows: of both rows and of each 32 channels. By
+// channels: of them and of each row.
+template <int kRows>
+struct UnitScales {
+  static constexpr bool kRowsFirst = RowsFirst(kRows);
+  static constexpr int kFactors = kRows / 8 / (kRowsFirst ? 4 : 1);
+  float one[kRowsFirst ? kFactors : 1];  // of channels
+  float2 two[kRowsFirst ? 1 : kFactors];
+
+  __device__ void Fetch(const float* x_scale, const float* w_scale) {
+#pragma unroll
+    for (float& w : one) w = *w_scale++;
+    if constexpr (kRowsFirst) {
+      two[0] = {x_scale[0], x_scale[8]};
+    } else {
+#pragma unroll
+      for (int i = 0; i < kFactors; ++i) two[i] = *reinterpret_cast<const float2*>(x_scale + i * 8);
+    }
+  }
+  // Adds the unit's product to the sums.
+  __device__ void Add(const float (&part)[kRows / 2], float (&sum)[kRows / 2]) const {
+    float2 scale[kFactors];
+#pragma unroll
+    for (int i = 0; i < kFactors; ++i) {
+      const float w = one[kRowsFirst ? i : 0];
+      const float2 x = two[kRowsFirst ? 0 : i];
+      scale[i] = {x.x * w, x.y * w};
+    }
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) {
+      const float2 s = scale[kRowsFirst ? i / 16 : i / 4];
+      const bool second = kRowsFirst ? i / 2 % 2 != 0 : i % 2 != 0;
+      sum[i] = fmaf(part[i], second ? s.y : s.x, sum[i]);
+    }
+  }
+};
+
 // Adds a stage to the sums. Up to 64 rows, two products of a warpgroup are in flight, so that one
 // is added while the other is formed; with more, other warpgroups multiply meanwhile.
 template <int kRows>
 __device__ void AddStage(const Shared<kRows>& shared, int stage, float (&sum)[kRows / 2]) {
   constexpr int kInFlight = kRows > 64 ? 1 : 2;
   const int warp = static_cast<int>(Uniform(threadIdx.x / 32));
-  const float* x_scale = &shared.x_scale[stage][0][static_cast<int>(threadIdx.x) % 4 * 2];
-  const float* w_scale = &shared.w_scale[stage][0][warp / 2];
-  const uint64_t w = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].w[0][warp / 4 * 64]));
-  const uint64_t x = wgmma::SwizzledOperand(SharedAddress(shared.stage[stage].x));
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = FirstRow<kRows>(warp);
+  const int first_channel = FirstChannel<kRows>(warp);
+  const float* x_scale =
+      &shared.x_scale[stage][0]
+                     [RowsFirst(kRows) ? first_row + warp % 4 * 16 + lane / 4 : lane % 4 * 2];
+  const float* w_scale =
+      &shared.w_scale[stage][0][RowsFirst(kRows) ? first_channel / kUnit : warp / 2];
+  const Stage<kRows>& from = shared.stage[stage];
+  const uint64_t w = wgmma::SwizzledOperand(SharedAddress(from.w[0][first_channel]));
+  const uint64_t x = wgmma::SwizzledOperand(SharedAddress(from.x[0][first_row]));
   float part[kInFlight][kRows / 2];
+  UnitScales<kRows> scales[2];
+  const auto fetch = [&](int unit) {
+    scales[unit % 2].Fetch(x_scale + unit * kRows, w_scale + unit * (kChannels / kUnit));
+  };
   const auto add = [&](int unit) {
-    constexpr int kTiles = kRows / 8;
-    constexpr int kEarly = kTiles <= 8 ? kTiles : 1;
-    // Scales are fetched while the product is formed, as far as registers go.
-    const float scale = w_scale[unit * (kChannels / kUnit)];
-    const auto x_scales = [&](int tile) {
-      return *reinterpret_cast<const float2*>(x_scale + unit * kRows + tile * 8);
-    };
-    float2 early[kEarly];
-#pragma unroll
-    for (int tile = 0; tile < kEarly; ++tile) early[tile] = x_scales(tile);
     if (unit + 1 < kUnits && kInFlight > 1) {
       wgmma::Wait<1>();
     } else {
       wgmma::Wait<0>();
     }
     wgmma::Settle(part[unit % kInFlight]);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const float2 s = tile < kEarly ? early[tile] : x_scales(tile);
-      const float left = scale * s.x, right = scale * s.y;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float from = part[unit % kInFlight][tile * 4 + i];
-        sum[tile * 4 + i] = fmaf(from, i % 2 == 0 ? left : right, sum[tile * 4 + i]);
-      }
-    }
+    scales[unit % 2].Add(part[unit % kInFlight], sum);
   };
+  if (kInFlight == 1) fetch(0);
 #pragma unroll
   for (int unit = 0; unit < kUnits; ++unit) {
     const int line = unit * kUnit / kLine;
     const auto inside = static_cast<uint32_t>(unit * kUnit % kLine);
+    const uint64_t channels =
+        wgmma::Advance(w, static_cast<uint32_t>(line * kChannels * kLine) + inside);
+    const uint64_t rows = wgmma::Advance(x, static_cast<uint32_t>(line * kRows * kLine) + inside);
     wgmma::Fence();
-    wgmma::Product(part[unit % kInFlight],
-                   wgmma::Advance(w, static_cast<uint32_t>(line * kChannels * kLine) + inside),
-                   wgmma::Advance(x, static_cast<uint32_t>(line * kRows * kLine) + inside));
+    wgmma::Product(part[unit % kInFlight], RowsFirst(kRows) ? rows : channels,
+                   RowsFirst(kRows) ? channels : rows);
     wgmma::Commit();
+    // A unit's scales are on their way while others are added.
     if (kInFlight == 1) {
+      if (unit + 1 < kUnits) fetch(unit + 1);
       add(unit);
-    } else if (unit > 0) {
-      add(unit - 1);
+    } else {
+      fetch(unit);
+      if (unit > 0) add(unit - 1);
     }
   }
   if (kInFlight > 1) add(kUnits - 1);
 }
 
-// Sum i of a thread: its row and channel in the tile.
-__device__ inline int RowOf(int i) {
-  return i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-}
-__device__ inline int ChannelOf(int i) {
-  return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 +
-         i / 2 % 2 * 8;
+// Stores a tile's sums from channel n0 on, and begins new ones.
+template <int kRows>
+__device__ void StoreTile(const Parameters& p, int n0, float (&sum)[kRows / 2]) {
+#pragma unroll
+  for (int i = 0; i < kRows / 2; i += 2) {
+    const int n = n0 + ChannelOf<kRows>(i);
+    const int t = RowOf<kRows>(i);
+    const uint16_t first = EncodeBf16(0.0f + sum[i]), second = EncodeBf16(0.0f + sum[i + 1]);
+    uint16_t* to = p.y + t * p.y_step + n;
+    if (RowsFirst(kRows) && p.y_aligned && n + 1 < p.n) {
+      if (t < p.rows) *reinterpret_cast<uint32_t*>(to) = first | uint32_t{second} << 16;
+    } else {
+      const bool same_row = RowsFirst(kRows);
+      if (n < p.n && t < p.rows) *to = first;
+      if (n + (same_row ? 1 : 0) < p.n && t + (same_row ? 0 : 1) < p.rows) {
+        to[same_row ? 1 : p.y_step] = second;
+      }
+    }
+    sum[i] = sum[i + 1] = 0;
+  }
 }
 
 // The warps that multiply; sums go to shared memory, over the stages. Those of parts are added as
@@ -314,14 +392,7 @@ __device__ void Multiply(const Parameters& p, Shared<kRows>& shared, const Work&
     }
     if constexpr (Stays(kRows)) {
       if (cluster::Size() > 1) break;
-      const int n0 = tile * kChannels;
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) {
-        const int n = n0 + ChannelOf(i);
-        const int t = RowOf(i);
-        if (n < p.n && t < p.rows) p.y[t * p.y_step + n] = EncodeBf16(0.0f + sum[i]);
-        sum[i] = 0;
-      }
+      StoreTile<kRows>(p, tile * kChannels, sum);
     }
   }
   if (Stays(kRows) && cluster::Size() == 1) return;
@@ -329,7 +400,9 @@ __device__ void Multiply(const Parameters& p, Shared<kRows>& shared, const Work&
   asm volatile("bar.sync 1, %0;" ::"n"(kMultiplyThreads) : "memory");
   auto* sums = reinterpret_cast<float*>(shared.stage);
 #pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) sums[RowOf(i) * kChannels + ChannelOf(i)] = sum[i];
+  for (int i = 0; i < kRows / 2; ++i) {
+    sums[RowOf<kRows>(i) * kChannels + ChannelOf<kRows>(i)] = sum[i];
+  }
 }
 
 template <int kRows>

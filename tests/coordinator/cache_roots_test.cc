@@ -8,6 +8,7 @@
 namespace skein::coordinator {
 namespace {
 
+// rule: P1
 TEST(CacheRootsTest, EachTenantAndSaltHasItsOwn) {
   CacheRoots roots(HmacSha256("secret", ""));
   const std::string first = roots.Of("a", "");

@@ -16,6 +16,7 @@
 namespace skein::tests {
 namespace {
 
+// rule: P2, P3
 TEST(PrefixHit, EqualsColdAtEveryLengthThroughCheckpoints) {
   HitsEqualCold({.checkpoint = kLong, .recompute = false}, 61);
   HitsEqualCold({.checkpoint = kMixed, .recompute = false}, 139);

@@ -52,6 +52,7 @@ TEST(PrefixServingTest, AHitChangesCachedTokensAndNothingElse) {
   EXPECT_EQ(server.Metric("skein_kv_audit_violations_total"), 0);
 }
 
+// rule: P5
 TEST(PrefixServingTest, SaltsShareNothing) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady()) << server.output();

@@ -156,6 +156,7 @@ class CollidingTest : public PrefixCacheTest {
       : PrefixCacheTest(+[](uint64_t, std::span<const int32_t>) { return uint64_t{7}; }) {}
 };
 
+// rule: P1
 TEST_F(CollidingTest, AHashIsNoIdentity) {
   Compute("a", {1, 2, 3, 4});
   Compute("b", {1, 2});

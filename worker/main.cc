@@ -289,7 +289,7 @@ absl::StatusOr<std::optional<ExecutorChannel>> OpenChannel(
     const protocol::Config& config, protocol::NodeId self,
     protocol::RegisterWorker& registration) {
   if (config.transport.block_address.empty()) return std::nullopt;
-  protocol::UcxChannelOptions options;
+  protocol::UcxPortOptions options;
   options.address = config.transport.block_address;
   if (config.features.rdma == "off") options.transports = protocol::UcxTransports::kTcp;
   SKEIN_ASSIGN_OR_RETURN(std::unique_ptr<protocol::UcxBlockChannel> channel,

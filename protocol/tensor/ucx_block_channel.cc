@@ -7,23 +7,16 @@
 #include <optional>
 #include <utility>
 
-#include <errno.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include "absl/strings/str_cat.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/crc32c.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "protocol/tensor/block_wire.h"
-#include "protocol/tensor/ucx_library.h"
 
 namespace skein::protocol {
 namespace {
 
-constexpr unsigned kMessageId = 1;
 // Connections of others at a time; more are refused.
 constexpr size_t kLinksMax = 2 * kTransfersMax;
 // Pieces of a transfer that are on their way at a time.
@@ -34,7 +27,6 @@ constexpr absl::Duration kAskTime = absl::Seconds(10);
 constexpr absl::Duration kPartTime = absl::Seconds(1);
 // Requests are looked at so often while there are some: not every end of one wakes the waiter.
 constexpr absl::Duration kLook = absl::Milliseconds(20);
-constexpr absl::Duration kWaitMax = absl::Minutes(1);
 constexpr size_t kTextMax = 512;
 
 // One side of one transfer.
@@ -55,49 +47,30 @@ struct Transfer {
   }
 };
 
-// A request of UCX, and what must stay until it is done.
-struct Pending {
-  void* request = nullptr;
-  std::unique_ptr<BlockHeader> header;
-  std::unique_ptr<std::string> text;
-  std::optional<size_t> piece = std::nullopt;  // that it receives
-  uint32_t crc = 0;                            // that it must have
-};
-
 // An endpoint and the transfer that it is for.
-struct Link {
-  ucp_ep_h endpoint = nullptr;  // null: closed, or being closed
-  bool asks = false;            // this side made the connection
+struct Link : UcxLink {
+  bool asks = false;  // this side made the connection
   std::optional<TransferId> transfer;
   absl::Time deadline;  // of a connection without a transfer
   std::optional<BlockHeader> asked;
-  std::vector<Pending> pending;
-  void* closing = nullptr;
   std::optional<absl::Time> parting;  // last words are on their way until then
   bool parted = false;                // they were said
-  absl::Status broken;                // by UCX's word
 };
 
 }  // namespace
 
 struct UcxBlockChannel::Core {
-  explicit Core(std::unique_ptr<UcxLibrary> library) : ucx(std::move(library)) {}
   ~Core();
-  absl::Status Start(const UcxChannelOptions& options);
-  absl::Status StartListener(const sockaddr_in& at);
 
   absl::Status Add(TransferId id, Transfer transfer);
   absl::Status Connect(TransferId id, const Transfer& transfer, sockaddr_in to);
   absl::Status Send(Link& link, const BlockHeader& header, std::span<const std::byte> payload,
-                    std::string text = {});
+                    std::string_view text = {});
 
-  // Callbacks: they note, and Advance acts.
-  static void OnConnection(ucp_conn_request_h request, void* core);
-  static void OnBroken(void* core, ucp_ep_h endpoint, ucs_status_t status);
-  static ucs_status_t OnMessage(void* core, const void* header, size_t header_bytes, void* data,
-                                size_t bytes, const ucp_am_recv_param_t* param);
-  void Note(const BlockHeader& header, void* data, size_t bytes, const ucp_am_recv_param_t& param);
-  void TakePiece(const BlockHeader& header, void* data, size_t bytes, bool rendezvous);
+  // A message: it is noted, and Advance acts.
+  void Note(const UcxMessage& message);
+  void TakeWord(const BlockHeader& header, const UcxMessage& message);
+  void TakePiece(const BlockHeader& header, const UcxMessage& message);
 
   void Accept();
   void Advance();
@@ -107,85 +80,23 @@ struct UcxBlockChannel::Core {
   void SendPieces(Link& link, Transfer& transfer);
   void Verify(Transfer& transfer, size_t piece, uint32_t crc);
   void SayLast(Link& link, const Transfer& transfer, absl::Time now);
-  void Close(Link& link, bool flush);
-  bool Closed(Link& link);
   Link* LinkOf(ucp_ep_h endpoint);
   Link* LinkOf(TransferId id);
   Transfer* TransferOf(const Link& link);
   absl::Status Sleep(absl::Time until);
 
-  const std::unique_ptr<UcxLibrary> ucx;
-  ucp_context_h context = nullptr;
-  ucp_worker_h worker = nullptr;
-  ucp_listener_h listener = nullptr;
-  int ucx_fd = -1;
-  int wake_fd = -1;
-  std::string address;
+  std::unique_ptr<UcxPort> port;
   std::map<TransferId, Transfer> transfers;
   std::vector<std::unique_ptr<Link>> links;
-  std::vector<ucp_conn_request_h> arrived;
   std::vector<ChannelEvent> events;
 };
 
-// ---- start and end
-
-absl::Status UcxBlockChannel::Core::Start(const UcxChannelOptions& options) {
-  SKEIN_ASSIGN_OR_RETURN(const sockaddr_in at, ParseBlockAddress(options.address));
-  SKEIN_ASSIGN_OR_RETURN(context,
-                         ucx->MakeContext(options.transports == UcxTransports::kAny));
-  ucp_worker_params_t worker_params{};
-  worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  SKEIN_RETURN_IF_ERROR(ucx->StatusOf(
-      ucx->ucp_worker_create(context, &worker_params, &worker), "making a worker"));
-  SKEIN_RETURN_IF_ERROR(
-      ucx->StatusOf(ucx->ucp_worker_get_efd(worker, &ucx_fd), "asking for a descriptor"));
-  wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (wake_fd < 0) return absl::ResourceExhaustedError("no descriptor is left for a channel");
-  ucp_am_handler_param_t handler{};
-  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = kMessageId;
-  handler.cb = &OnMessage;
-  handler.arg = this;
-  SKEIN_RETURN_IF_ERROR(ucx->StatusOf(ucx->ucp_worker_set_am_recv_handler(worker, &handler),
-                                      "setting the handler of messages"));
-  return StartListener(at);
-}
-
-absl::Status UcxBlockChannel::Core::StartListener(const sockaddr_in& at) {
-  ucp_listener_params_t params{};
-  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
-  params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&at);
-  params.sockaddr.addrlen = sizeof(at);
-  params.conn_handler = {&OnConnection, this};
-  SKEIN_RETURN_IF_ERROR(ucx->StatusOf(ucx->ucp_listener_create(worker, &params, &listener),
-                                      absl::StrCat("listening on ", BlockAddressText(at))));
-  ucp_listener_attr_t found{};
-  found.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
-  SKEIN_RETURN_IF_ERROR(
-      ucx->StatusOf(ucx->ucp_listener_query(listener, &found), "asking for the port"));
-  sockaddr_in bound{};
-  std::memcpy(&bound, &found.sockaddr, sizeof(bound));
-  address = BlockAddressText(bound);
-  return absl::OkStatus();
-}
-
 UcxBlockChannel::Core::~Core() {
-  if (listener != nullptr) ucx->ucp_listener_destroy(listener);
-  for (const std::unique_ptr<Link>& link : links) Close(*link, false);
-  const absl::Time until = MonotonicNow() + kPartTime;
-  while (!links.empty() && MonotonicNow() < until) {
-    while (ucx->ucp_worker_progress(worker) != 0) {
-    }
-    std::erase_if(links, [this](const std::unique_ptr<Link>& link) {
-      Reap(*link);
-      return Closed(*link);
-    });
-  }
-  if (worker != nullptr) ucx->ucp_worker_destroy(worker);
-  if (context != nullptr) ucx->ucp_cleanup(context);
-  if (wake_fd >= 0) ::close(wake_fd);
+  if (port == nullptr) return;
+  std::vector<UcxLink*> open;
+  for (const std::unique_ptr<Link>& link : links) open.push_back(link.get());
+  port->End(open);
+  port.reset();
 }
 
 // ---- transfers
@@ -209,16 +120,7 @@ absl::Status UcxBlockChannel::Core::Add(TransferId id, Transfer transfer) {
 absl::Status UcxBlockChannel::Core::Connect(TransferId id, const Transfer& transfer,
                                             sockaddr_in to) {
   auto link = std::make_unique<Link>();
-  ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
-  params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
-  params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&to);
-  params.sockaddr.addrlen = sizeof(to);
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler = {&OnBroken, this};
-  SKEIN_RETURN_IF_ERROR(ucx->StatusOf(ucx->ucp_ep_create(worker, &params, &link->endpoint),
-                                      absl::StrCat("connecting to ", BlockAddressText(to))));
+  SKEIN_RETURN_IF_ERROR(port->Connect(*link, to));
   link->asks = true;
   link->transfer = id;
   links.push_back(std::move(link));
@@ -232,64 +134,35 @@ absl::Status UcxBlockChannel::Core::Connect(TransferId id, const Transfer& trans
 }
 
 absl::Status UcxBlockChannel::Core::Send(Link& link, const BlockHeader& header,
-                                         std::span<const std::byte> payload, std::string text) {
-  Pending pending;
-  pending.header = std::make_unique<BlockHeader>(header);
-  if (!text.empty()) {
-    pending.text = std::make_unique<std::string>(std::move(text));
-    payload = std::as_bytes(std::span(pending.text->data(), pending.text->size()));
-  }
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = UCP_AM_SEND_FLAG_REPLY;
-  pending.request =
-      ucx->ucp_am_send_nbx(link.endpoint, kMessageId, pending.header.get(), sizeof(BlockHeader),
-                           payload.data(), payload.size(), &param);
-  if (UCS_PTR_IS_ERR(pending.request)) {
-    return ucx->StatusOf(UCS_PTR_STATUS(pending.request), "sending");
-  }
-  if (pending.request != nullptr) link.pending.push_back(std::move(pending));
-  return absl::OkStatus();
+                                         std::span<const std::byte> payload,
+                                         std::string_view text) {
+  return port->Send(link, {std::as_bytes(std::span(&header, 1)), payload, text});
 }
 
 // ---- what UCX tells
 
-void UcxBlockChannel::Core::OnConnection(ucp_conn_request_h request, void* core) {
-  static_cast<Core*>(core)->arrived.push_back(request);
+void UcxBlockChannel::Core::Note(const UcxMessage& message) {
+  BlockHeader header;
+  if (message.header.size() != sizeof(header)) return;  // no word of ours: dropped
+  std::memcpy(&header, message.header.data(), sizeof(header));
+  if (header.magic != kBlockMagic) return;
+  if (header.kind == BlockWord::kPiece) return TakePiece(header, message);
+  TakeWord(header, message);
 }
 
-void UcxBlockChannel::Core::OnBroken(void* core, ucp_ep_h endpoint, ucs_status_t status) {
-  auto* self = static_cast<Core*>(core);
-  if (Link* link = self->LinkOf(endpoint)) {
-    link->broken = self->ucx->StatusOf(status, "the other side is gone");
-  }
-}
-
-ucs_status_t UcxBlockChannel::Core::OnMessage(void* core, const void* header, size_t header_bytes,
-                                              void* data, size_t bytes,
-                                              const ucp_am_recv_param_t* param) {
-  BlockHeader read;
-  if (header_bytes != sizeof(read)) return UCS_OK;  // no word of ours: dropped
-  std::memcpy(&read, header, sizeof(read));
-  if (read.magic == kBlockMagic) static_cast<Core*>(core)->Note(read, data, bytes, *param);
-  return UCS_OK;
-}
-
-void UcxBlockChannel::Core::Note(const BlockHeader& header, void* data, size_t bytes,
-                                 const ucp_am_recv_param_t& param) {
-  const bool rendezvous = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  if (header.kind == BlockWord::kPiece) return TakePiece(header, data, bytes, rendezvous);
+void UcxBlockChannel::Core::TakeWord(const BlockHeader& header, const UcxMessage& message) {
   const TransferId id(header.transfer);
   if (header.kind == BlockWord::kAsk) {
-    const bool known = (param.recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0;
-    Link* link = known ? LinkOf(param.reply_ep) : nullptr;
+    Link* link = message.from != nullptr ? LinkOf(message.from) : nullptr;
     if (link != nullptr && !link->asks && !link->asked) link->asked = header;
     return;
   }
   const auto found = transfers.find(id);
   if (found == transfers.end() || found->second.lends != (header.kind == BlockWord::kTaken)) return;
   std::string text = "no reason given";
-  if (!rendezvous && bytes > 0) text.assign(static_cast<char*>(data), std::min(bytes, kTextMax));
+  if (!message.rendezvous && message.bytes > 0) {
+    text.assign(static_cast<char*>(message.data), std::min(message.bytes, kTextMax));
+  }
   // A code that this build does not know is an error all the same.
   const auto code = static_cast<absl::StatusCode>(header.number);
   const bool ok = header.kind == BlockWord::kTaken && code == absl::StatusCode::kOk;
@@ -300,8 +173,8 @@ void UcxBlockChannel::Core::Note(const BlockHeader& header, void* data, size_t b
 }
 
 // A piece comes: at once, or now that its place is named.
-void UcxBlockChannel::Core::TakePiece(const BlockHeader& header, void* data, size_t bytes,
-                                      bool rendezvous) {
+void UcxBlockChannel::Core::TakePiece(const BlockHeader& header, const UcxMessage& message) {
+  const size_t bytes = message.bytes;
   const TransferId id(header.transfer);
   const auto found = transfers.find(id);
   Link* link = LinkOf(id);
@@ -319,17 +192,14 @@ void UcxBlockChannel::Core::TakePiece(const BlockHeader& header, void* data, siz
   transfer.begun[header.number] = 1;
   const std::span<std::byte> into = transfer.wanted[header.number];
   const auto crc = static_cast<uint32_t>(header.crc);
-  if (!rendezvous) {
-    std::memcpy(into.data(), data, bytes);
+  if (!message.rendezvous) {
+    std::memcpy(into.data(), message.data, bytes);
     return Verify(transfer, header.number, crc);
   }
-  ucp_request_param_t param{};
-  void* request = ucx->ucp_am_recv_data_nbx(worker, data, into.data(), bytes, &param);
-  if (UCS_PTR_IS_ERR(request)) {
-    return transfer.End(ucx->StatusOf(UCS_PTR_STATUS(request), "receiving a piece"));
-  }
-  if (request == nullptr) return Verify(transfer, header.number, crc);
-  link->pending.push_back({request, nullptr, nullptr, header.number, crc});
+  const absl::StatusOr<bool> done =
+      port->Receive(*link, message, into, {.piece = header.number, .crc = crc});
+  if (!done.ok()) return transfer.End(done.status());
+  if (*done) Verify(transfer, header.number, crc);
 }
 
 void UcxBlockChannel::Core::Verify(Transfer& transfer, size_t piece, uint32_t crc) {
@@ -363,45 +233,31 @@ Transfer* UcxBlockChannel::Core::TransferOf(const Link& link) {
 }
 
 void UcxBlockChannel::Core::Accept() {
-  for (ucp_conn_request_h request : std::exchange(arrived, {})) {
+  for (ucp_conn_request_h request : port->TakeArrived()) {
     if (links.size() >= kLinksMax) {
-      // What comes of a refusal changes nothing here.
-      static_cast<void>(ucx->ucp_listener_reject(listener, request));
+      port->Refuse(request);
       continue;
     }
-    ucp_ep_params_t params{};
-    params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST | UCP_EP_PARAM_FIELD_ERR_HANDLER |
-                        UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
-    params.conn_request = request;
-    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-    params.err_handler = {&OnBroken, this};
     auto link = std::make_unique<Link>();
-    if (ucx->ucp_ep_create(worker, &params, &link->endpoint) != UCS_OK) continue;
+    if (!port->Accept(request, *link)) continue;
     link->deadline = MonotonicNow() + kAskTime;
     links.push_back(std::move(link));
   }
 }
 
-// Requests that are done.
 void UcxBlockChannel::Core::Reap(Link& link) {
   Transfer* transfer = TransferOf(link);
-  std::erase_if(link.pending, [&](const Pending& pending) {
-    const ucs_status_t status = ucx->ucp_request_check_status(pending.request);
-    if (status == UCS_INPROGRESS) return false;
-    ucx->ucp_request_free(pending.request);
-    if (status != UCS_OK && link.broken.ok()) {
-      link.broken = ucx->StatusOf(status, "the other side is gone");
-    } else if (pending.piece && transfer != nullptr && !transfer->outcome) {
-      Verify(*transfer, *pending.piece, pending.crc);
+  port->Reap(link, [&](const UcxRequest& done) {
+    if (done.piece && transfer != nullptr && !transfer->outcome && link.broken.ok()) {
+      Verify(*transfer, *done.piece, done.crc);
     }
-    return true;
   });
 }
 
 // A connection of another worker: gives it what it asks for, or says why not.
 void UcxBlockChannel::Core::Answer(Link& link, absl::Time now) {
   if (!link.asked) {
-    if (now >= link.deadline) Close(link, false);
+    if (now >= link.deadline) port->Close(link, false);
     return;
   }
   const TransferId id(link.asked->transfer);
@@ -424,12 +280,11 @@ void UcxBlockChannel::Core::Answer(Link& link, absl::Time now) {
     link.transfer = id;
     return;
   }
-  if (!Send(link, refusal, {}, reason).ok()) return Close(link, false);
-  Close(link, true);
+  port->Close(link, Send(link, refusal, {}, reason).ok());
 }
 
 void UcxBlockChannel::Core::SendPieces(Link& link, Transfer& transfer) {
-  while (transfer.next < transfer.size() && link.pending.size() < kWindow) {
+  while (transfer.next < transfer.size() && link.open.size() < kWindow) {
     const std::span<const std::byte> piece = transfer.lent[transfer.next];
     BlockHeader header;
     header.kind = BlockWord::kPiece;
@@ -452,26 +307,9 @@ void UcxBlockChannel::Core::SayLast(Link& link, const Transfer& transfer, absl::
   header.kind = BlockWord::kTaken;
   header.transfer = link.transfer->value();
   header.number = static_cast<uint64_t>(transfer.outcome->code());
-  if (Send(link, header, {}, std::string(transfer.outcome->message())).ok()) {
+  if (Send(link, header, {}, StatusText(*transfer.outcome)).ok()) {
     link.parting = now + kPartTime;
   }
-}
-
-void UcxBlockChannel::Core::Close(Link& link, bool flush) {
-  if (link.endpoint == nullptr) return;
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = flush ? 0 : UCP_EP_CLOSE_FLAG_FORCE;
-  link.closing = ucx->ucp_ep_close_nbx(std::exchange(link.endpoint, nullptr), &param);
-}
-
-// Nobody can read or write through the link any more.
-bool UcxBlockChannel::Core::Closed(Link& link) {
-  if (link.endpoint != nullptr || !link.pending.empty()) return false;
-  if (link.closing == nullptr || UCS_PTR_IS_ERR(link.closing)) return true;
-  if (ucx->ucp_request_check_status(link.closing) == UCS_INPROGRESS) return false;
-  ucx->ucp_request_free(std::exchange(link.closing, nullptr));
-  return true;
 }
 
 void UcxBlockChannel::Core::AdvanceLink(Link& link, absl::Time now) {
@@ -479,7 +317,7 @@ void UcxBlockChannel::Core::AdvanceLink(Link& link, absl::Time now) {
   if (link.endpoint == nullptr) return;
   Transfer* transfer = TransferOf(link);
   if (transfer == nullptr) {
-    if (!link.broken.ok()) return Close(link, false);
+    if (!link.broken.ok()) return port->Close(link, false);
     Answer(link, now);
     transfer = TransferOf(link);
     if (transfer == nullptr) return;
@@ -490,9 +328,9 @@ void UcxBlockChannel::Core::AdvanceLink(Link& link, absl::Time now) {
     return;
   }
   if (!link.parted) SayLast(link, *transfer, now);
-  const bool said = !link.parting || (link.pending.empty() && link.broken.ok());
+  const bool said = !link.parting || (link.open.empty() && link.broken.ok());
   if (!said && link.broken.ok() && now < *link.parting) return;
-  Close(link, link.parting.has_value() && said);
+  port->Close(link, link.parting.has_value() && said);
 }
 
 void UcxBlockChannel::Core::Advance() {
@@ -505,7 +343,7 @@ void UcxBlockChannel::Core::Advance() {
     }
   }
   for (size_t i = 0; i < links.size(); ++i) AdvanceLink(*links[i], now);
-  std::erase_if(links, [this](const std::unique_ptr<Link>& link) { return Closed(*link); });
+  std::erase_if(links, [this](const std::unique_ptr<Link>& link) { return port->Closed(*link); });
   std::erase_if(transfers, [this](const auto& entry) {
     const auto& [id, transfer] = entry;
     if (!transfer.outcome || LinkOf(id) != nullptr) return false;
@@ -516,18 +354,9 @@ void UcxBlockChannel::Core::Advance() {
 
 // Until UCX has something, Wake was called or the time has come.
 absl::Status UcxBlockChannel::Core::Sleep(absl::Time until) {
-  const ucs_status_t armed = ucx->ucp_worker_arm(worker);
-  if (armed == UCS_ERR_BUSY) return absl::OkStatus();
-  SKEIN_RETURN_IF_ERROR(ucx->StatusOf(armed, "waiting"));
   for (const auto& [id, transfer] : transfers) until = std::min(until, transfer.deadline);
   if (!links.empty()) until = std::min(until, MonotonicNow() + kLook);
-  const absl::Duration wait = std::clamp(until - MonotonicNow(), absl::ZeroDuration(), kWaitMax);
-  const auto wait_ms = absl::ToInt64Milliseconds(wait + absl::Microseconds(999));
-  pollfd fds[] = {{ucx_fd, POLLIN, 0}, {wake_fd, POLLIN, 0}};
-  if (::poll(fds, 2, static_cast<int>(wait_ms)) < 0 && errno != EINTR) {
-    return absl::InternalError("the descriptors of a channel cannot be waited for");
-  }
-  return absl::OkStatus();
+  return port->Sleep(until);
 }
 
 // ---- the interface
@@ -536,14 +365,16 @@ UcxBlockChannel::UcxBlockChannel(std::unique_ptr<Core> core) : core_(std::move(c
 UcxBlockChannel::~UcxBlockChannel() = default;
 
 absl::StatusOr<std::unique_ptr<UcxBlockChannel>> UcxBlockChannel::Create(
-    const UcxChannelOptions& options) {
-  SKEIN_ASSIGN_OR_RETURN(std::unique_ptr<UcxLibrary> library, UcxLibrary::Open(options.library));
-  auto core = std::make_unique<Core>(std::move(library));
-  SKEIN_RETURN_IF_ERROR(core->Start(options));
+    const UcxPortOptions& options) {
+  auto core = std::make_unique<Core>();
+  SKEIN_ASSIGN_OR_RETURN(
+      core->port, UcxPort::Create(options, [core = core.get()](const UcxMessage& message) {
+        core->Note(message);
+      }));
   return std::unique_ptr<UcxBlockChannel>(new UcxBlockChannel(std::move(core)));
 }
 
-const std::string& UcxBlockChannel::address() const { return core_->address; }
+const std::string& UcxBlockChannel::address() const { return core_->port->address(); }
 
 absl::Status UcxBlockChannel::Lend(TransferId transfer,
                                    std::vector<std::span<const std::byte>> pieces,
@@ -578,12 +409,9 @@ void UcxBlockChannel::Cancel(TransferId transfer) {
 
 absl::StatusOr<std::vector<ChannelEvent>> UcxBlockChannel::Poll(absl::Time until) {
   while (true) {
-    constexpr int kRounds = 1000;
-    for (int i = 0; i < kRounds && core_->ucx->ucp_worker_progress(core_->worker) != 0; ++i) {
-    }
+    core_->port->Progress();
     core_->Advance();
-    uint64_t woken = 0;
-    const bool wakes = ::read(core_->wake_fd, &woken, sizeof(woken)) > 0;
+    const bool wakes = core_->port->TakeWake();
     if (wakes || !core_->events.empty() || MonotonicNow() >= until) {
       return std::exchange(core_->events, {});
     }
@@ -591,10 +419,6 @@ absl::StatusOr<std::vector<ChannelEvent>> UcxBlockChannel::Poll(absl::Time until
   }
 }
 
-void UcxBlockChannel::Wake() {
-  const uint64_t one = 1;
-  // A full counter wakes as well.
-  static_cast<void>(!::write(core_->wake_fd, &one, sizeof(one)));
-}
+void UcxBlockChannel::Wake() { core_->port->Wake(); }
 
 }  // namespace skein::protocol

@@ -10,21 +10,14 @@
 
 #include "absl/status/statusor.h"
 #include "protocol/tensor/block_channel.h"
+#include "protocol/tensor/ucx_port.h"
 
 namespace skein::protocol {
-
-enum class UcxTransports : uint8_t { kAny, kTcp };
-
-struct UcxChannelOptions {
-  std::string address = "127.0.0.1";  // IPv4 of this host that other workers reach
-  UcxTransports transports = UcxTransports::kAny;
-  std::string library = "libucp.so.0";
-};
 
 class UcxBlockChannel final : public BlockChannel {
  public:
   // NotFound: no UCX here. InvalidArgument: the address is none. Unavailable: UCX refuses.
-  static absl::StatusOr<std::unique_ptr<UcxBlockChannel>> Create(const UcxChannelOptions& options);
+  static absl::StatusOr<std::unique_ptr<UcxBlockChannel>> Create(const UcxPortOptions& options);
   // Closes every endpoint before it returns.
   ~UcxBlockChannel() override;
   UcxBlockChannel(const UcxBlockChannel&) = delete;

@@ -32,13 +32,12 @@ class SignalKeeper {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<UcxLibrary>> UcxLibrary::Open(std::string_view name) {
+absl::StatusOr<std::unique_ptr<UcxLibrary>> UcxLibrary::Open(std::string_view name,
+                                                               std::string_view remedy) {
   const SignalKeeper keeper;
   absl::StatusOr<DynamicLibrary> opened = DynamicLibrary::Open(name);
   if (!opened.ok()) {
-    return absl::NotFoundError(Concat(StatusText(opened.status()),
-                                      "; cache blocks move over UCX: install libucx0, or leave "
-                                      "transport.block_address empty"));
+    return absl::NotFoundError(Concat(StatusText(opened.status()), "; ", remedy));
   }
   std::unique_ptr<UcxLibrary> library(new UcxLibrary(*std::move(opened)));
   std::string missing;

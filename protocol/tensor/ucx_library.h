@@ -1,5 +1,5 @@
-// The functions of UCX that a channel uses, from the library as it is installed: opened at run
-// time, so that a host without it runs everything that moves no blocks. Immutable; any thread.
+// The functions of UCX that a port uses, from the library as it is installed: opened at run time,
+// so that a host without it runs everything that needs no other. Immutable; any thread.
 // Must never leave UCX's handlers of fatal signals in place: a crash ends this process as before.
 #pragma once
 
@@ -19,14 +19,15 @@ namespace skein::protocol {
   F(ucp_cleanup) F(ucp_worker_create) F(ucp_worker_destroy) F(ucp_worker_get_efd)                \
   F(ucp_worker_arm) F(ucp_worker_progress) F(ucp_worker_set_am_recv_handler)                     \
   F(ucp_listener_create) F(ucp_listener_query) F(ucp_listener_reject) F(ucp_listener_destroy)    \
-  F(ucp_ep_create) F(ucp_ep_close_nbx) F(ucp_am_send_nbx) F(ucp_am_recv_data_nbx)                \
-  F(ucp_request_check_status) F(ucp_request_cancel) F(ucp_request_free) F(ucs_status_string)
+  F(ucp_ep_create) F(ucp_ep_close_nbx) F(ucp_ep_flush_nbx) F(ucp_am_send_nbx)                    \
+  F(ucp_am_recv_data_nbx) F(ucp_request_check_status) F(ucp_request_free) F(ucs_status_string)
 
 struct UcxLibrary {
   static constexpr std::string_view kName = "libucp.so.0";
 
-  // NotFound says what is missing and which package has it.
-  static absl::StatusOr<std::unique_ptr<UcxLibrary>> Open(std::string_view name = kName);
+  // NotFound says what is missing, and `remedy` what to do about it.
+  static absl::StatusOr<std::unique_ptr<UcxLibrary>> Open(std::string_view name,
+                                                          std::string_view remedy);
 
 #define SKEIN_UCX_MEMBER(function) decltype(&::function) function = nullptr;
   SKEIN_UCX_FUNCTIONS(SKEIN_UCX_MEMBER)

@@ -15,14 +15,14 @@ using protocol::UcxLibrary;
 using ::testing::HasSubstr;
 
 TEST(UcxLibraryTest, AMissingLibraryIsNamedWithItsPackage) {
-  const auto library = UcxLibrary::Open("libnothere.so.0");
+  const auto library = UcxLibrary::Open("libnothere.so.0", "install libucx0");
   EXPECT_EQ(library.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(library.status().message()), HasSubstr("libnothere.so.0"));
   EXPECT_THAT(std::string(library.status().message()), HasSubstr("install libucx0"));
 }
 
 TEST(UcxLibraryTest, ALibraryOfAnotherKindIsRefused) {
-  const auto library = UcxLibrary::Open("libc.so.6");
+  const auto library = UcxLibrary::Open("libc.so.6", "");
   EXPECT_EQ(library.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(library.status().message()), HasSubstr("ucp_config_read"));
 }
@@ -31,7 +31,7 @@ TEST(UcxLibraryTest, ACrashEndsTheProcessByItsSignal) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::signal(SIGSEGV, SIG_DFL);  // a sanitizer has its own
-    const auto library = UcxLibrary::Open();
+    const auto library = UcxLibrary::Open(UcxLibrary::kName, "");
     if (!library.ok()) ::_exit(3);
     if ((*library)->ucs_status_string(UCS_ERR_NO_MEMORY) == nullptr) ::_exit(4);
     struct sigaction handler {};

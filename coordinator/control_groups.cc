@@ -25,11 +25,26 @@ constexpr absl::Duration kUnexplained = absl::Seconds(60);
 
 }  // namespace
 
+// Where the ranks are, for those of different hosts; nothing if one of them does not say, since
+// then all are on one.
+std::vector<protocol::RankAddress> ControlLoop::PlacesOf(const WorkerGroup& group) const {
+  std::vector<protocol::RankAddress> places;
+  for (const GroupRank& rank : group.ranks) {
+    const protocol::RegisterWorker& said = workers_.registration(rank.worker);
+    if (said.host.empty()) return {};
+    places.push_back({said.host, said.group_address});
+  }
+  return places;
+}
+
 // The ranks meet under a name that no other epoch, and no other cluster of the host, has.
 bool ControlLoop::SendForm(Context& context, const WorkerGroup& group) {
   const auto num_ranks = static_cast<uint32_t>(group.ranks.size());
   protocol::FormGroup form{group.group, protocol::RankId(0), num_ranks, group.epoch};
-  if (num_ranks > 1) form.communicator = absl::StrCat(cluster_, "-", group.epoch.value());
+  if (num_ranks > 1) {
+    form.communicator = absl::StrCat(cluster_, "-", group.epoch.value());
+    form.places = PlacesOf(group);
+  }
   for (const GroupRank& rank : group.ranks) {
     form.rank = rank.rank;
     if (context.Send(rank.worker, group.epoch, form).ok()) continue;

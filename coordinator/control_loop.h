@@ -71,6 +71,7 @@ class ControlLoop final : public protocol::Actor {
               const protocol::AbortEpoch& message);
   void Handle(const protocol::Envelope& envelope, protocol::StepResult message);
   void FormGroups(protocol::Context& context);
+  std::vector<protocol::RankAddress> PlacesOf(const WorkerGroup& group) const;
   bool SendForm(protocol::Context& context, const WorkerGroup& group);
   void TellRanks(protocol::Context& context, const WorkerGroup& group,
                  std::optional<protocol::ActorId> but, std::string_view reason);

@@ -7,7 +7,9 @@
 #include <climits>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 #include <sys/socket.h>
@@ -18,6 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "protocol/base/fingerprint.h"
 #include "protocol/base/strings.h"
 
 namespace skein::worker {
@@ -110,6 +113,14 @@ std::string InterleaveMemory() {
                         "); pages lie where they are first read");
   }
   return absl::StrCat("interleaved over nodes ", text);
+}
+
+std::string HostIdentity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code error;
+  const std::string network = std::filesystem::read_symlink("/proc/self/ns/net", error).string();
+  return protocol::Fingerprint(boot + network);
 }
 
 }  // namespace skein::worker

@@ -37,4 +37,8 @@ std::optional<std::vector<int>> ParseNodeList(std::string_view text);
 // what was done, for the start-up report.
 std::string InterleaveMemory();
 
+// Equal for processes that can share memory and meet by name: of one boot of one kernel, in one
+// network namespace.
+std::string HostIdentity();
+
 }  // namespace skein::worker

@@ -30,6 +30,8 @@
 #include "protocol/config/listen_address.h"
 #include "protocol/metrics/metrics.h"
 #include "protocol/tensor/ucx_block_channel.h"
+#include "protocol/tensor/ucx_group_port.h"
+#include "protocol/tensor/ucx_port.h"
 #include "protocol/transport/control_transport.h"
 #include "protocol/transport/frame_metrics.h"
 #include "worker/build_identity.h"
@@ -117,7 +119,9 @@ struct Telemetry {
       reading.actor_age = protocol::MonotonicNow() - absl::FromUnixNanos(round_ns);
     }
     metrics->Set(reading);
-    if (const auto* asked = system.load(); asked != nullptr) frames->Update(asked->counters());
+    const auto* counts = system.load();
+    const StepExecutor* ranks = executor.load();
+    if (counts != nullptr) frames->Update(counts->counters(), ranks ? ranks->num_stale() : 0);
     std::string text = registry->Text();
     if (counters.empty()) return text;
     std::ifstream file(counters);
@@ -132,7 +136,8 @@ absl::StatusOr<std::unique_ptr<MetricsListener>> OpenMetrics(const protocol::Loa
   const std::string& listen = loaded.config.worker.metrics_listen;
   if (listen.empty()) return std::unique_ptr<MetricsListener>();
   SKEIN_ASSIGN_OR_RETURN(const protocol::ListenAddress first, protocol::ParseListenAddress(listen));
-  const int64_t index = loaded.FlagOr("worker-index", 0);
+  const int64_t index =
+      std::max<int64_t>(loaded.FlagOr("worker-index", 0) - loaded.config.node.first_worker, 0);
   MetricsListener::Options options;
   options.host = first.host;
   options.port = first.port == 0 ? uint16_t{0} : static_cast<uint16_t>(first.port + index);
@@ -285,9 +290,9 @@ absl::StatusOr<std::unique_ptr<protocol::ZmqTransport>> OpenTransport(
 }
 
 // Where this worker lends cache blocks, which it registers with; nothing when none move.
-absl::StatusOr<std::optional<ExecutorChannel>> OpenChannel(
-    const protocol::Config& config, protocol::NodeId self,
-    protocol::RegisterWorker& registration) {
+absl::StatusOr<std::optional<ExecutorChannel>> OpenChannel(const protocol::Config& config,
+                                                           protocol::NodeId self,
+                                                           protocol::RegisterWorker& registration) {
   if (config.transport.block_address.empty()) return std::nullopt;
   protocol::UcxPortOptions options;
   options.address = config.transport.block_address;
@@ -297,8 +302,41 @@ absl::StatusOr<std::optional<ExecutorChannel>> OpenChannel(
   registration.block_address = channel->address();
   if (FaultsOf(config).LosesBlocks(self.value())) registration.block_address = "127.0.0.1:1";
   SKEIN_LOG(kInfo, "cache blocks are lent").Field("address", channel->address());
-  return ExecutorChannel{std::move(channel),
-                         {registration.cache_layout, registration.numerics}};
+  return ExecutorChannel{std::move(channel), {registration.cache_layout, registration.numerics}};
+}
+
+// Where ranks of its group on other hosts reach this worker, which it registers with.
+absl::StatusOr<std::unique_ptr<protocol::UcxGroupPort>> OpenGroupPort(
+    const protocol::Config& config, protocol::RegisterWorker& registration) {
+  registration.host = HostIdentity();
+  std::unique_ptr<protocol::UcxGroupPort> port;
+  if (config.transport.group_address.empty()) return port;
+  protocol::UcxPortOptions options;
+  options.address = config.transport.group_address;
+  if (config.features.rdma == "off") options.transports = protocol::UcxTransports::kTcp;
+  SKEIN_ASSIGN_OR_RETURN(port, protocol::UcxGroupPort::Create(std::move(options)));
+  registration.group_address = port->address();
+  SKEIN_LOG(kInfo, "ranks of other hosts are met").Field("address", port->address());
+  return port;
+}
+
+// The doors to other workers.
+struct Doors {
+  std::optional<ExecutorChannel> blocks;
+  std::unique_ptr<protocol::UcxGroupPort> ranks;
+};
+
+absl::StatusOr<Doors> OpenDoors(const protocol::Config& config, protocol::NodeId self,
+                                protocol::RegisterWorker& registration) {
+  Doors doors;
+  SKEIN_ASSIGN_OR_RETURN(doors.blocks, OpenChannel(config, self, registration));
+  SKEIN_ASSIGN_OR_RETURN(doors.ranks, OpenGroupPort(config, registration));
+  return doors;
+}
+
+// The network may be there at another start.
+int DoorExitCode(const absl::Status& status) {
+  return absl::IsUnavailable(status) ? kExitRestart : kExitConfig;
 }
 
 int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> model,
@@ -325,8 +363,8 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   protocol::ThreadedActorSystem& system = *owner;
   auto registration = Registration(loaded, *model, options, system_options.incarnation);
   if (!registration.ok()) return Fail(registration.status(), kExitModel);
-  auto channel = OpenChannel(config, system_options.self.node, *registration);
-  if (!channel.ok()) return Fail(channel.status(), kExitConfig);
+  auto doors = OpenDoors(config, system_options.self.node, *registration);
+  if (!doors.ok()) return Fail(doors.status(), DoorExitCode(doors.status()));
   auto watchdog = StepWatchdog::Create({});
   if (!watchdog.ok()) return Fail(watchdog.status(), kExitInternal);
   WorkerActorOptions actor;
@@ -338,9 +376,9 @@ int Serve(const protocol::LoadedConfig& loaded, std::unique_ptr<LoadedModel> mod
   };
   options.progress->Begin(StartPhase::kWarmup);
   auto spawned = system.Spawn("worker", [&](protocol::Waker& waker) {
-    auto executor = std::make_unique<StepExecutor>(std::move(model), waker, StepHookOf(config),
-                                                   *std::move(watchdog), telemetry.metrics.get(),
-                                                   *std::move(channel));
+    auto executor = std::make_unique<StepExecutor>(
+        std::move(model), waker, StepHookOf(config), *std::move(watchdog), telemetry.metrics.get(),
+        std::move(doors->blocks), std::move(doors->ranks));
     telemetry.OnRound();  // the loop is as old as what is asked with it
     telemetry.executor = executor.get();
     return std::make_unique<WorkerActor>(std::move(actor), std::move(executor));
@@ -417,7 +455,8 @@ int Run(const std::vector<std::string>& arguments) {
   const auto index = static_cast<int>(loaded->FlagOr("worker-index", 0));
   StartProgress progress(ProgressSink(parent.get()), &protocol::MonotonicNow);
   progress.Begin(StartPhase::kPreflight);
-  if (absl::Status status = OpenDevice(config, index, device); !status.ok()) {
+  const int on_node = std::max(index - static_cast<int>(config.node.first_worker), 0);
+  if (absl::Status status = OpenDevice(config, on_node, device); !status.ok()) {
     return Fail(status, absl::IsFailedPrecondition(status) ? kExitConfig : kExitInternal);
   }
   auto manifest = PlanManifest(config, device.registry);

@@ -388,8 +388,10 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan, const StepAgreed& a
 
 StepExecutor::StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
                            StepHook before_step, std::unique_ptr<StepWatchdog> watchdog,
-                           WorkerMetrics* metrics, std::optional<ExecutorChannel> channel)
-    : model_(std::move(model)),
+                           WorkerMetrics* metrics, std::optional<ExecutorChannel> channel,
+                           std::unique_ptr<protocol::UcxGroupPort> ranks)
+    : ranks_(std::move(ranks)),
+      model_(std::move(model)),
       before_step_(std::move(before_step)),
       watchdog_(std::move(watchdog)),
       metrics_(metrics),
@@ -463,13 +465,17 @@ absl::Status StepExecutor::Reset() {
 }
 
 absl::Status StepExecutor::Form(const protocol::FormGroup& group) {
-  auto made = protocol::HostGroup::Create(
-      {.name = group.communicator,
-       .label = absl::StrCat("group ", group.group.value(), " epoch ", group.epoch.value()),
-       .rank = static_cast<int>(group.rank.value()),
-       .size = static_cast<int>(group.num_ranks),
-       .capacity = capacity_,
-       .observer = &excuse_});
+  protocol::HostGroupOptions options;
+  options.name = group.communicator;
+  options.label = absl::StrCat("group ", group.group.value(), " epoch ", group.epoch.value());
+  options.rank = static_cast<int>(group.rank.value());
+  options.size = static_cast<int>(group.num_ranks);
+  options.capacity = capacity_;
+  options.observer = &excuse_;
+  options.epoch = group.epoch.value();
+  for (const auto& place : group.places) options.places.push_back({place.host, place.address});
+  options.port = ranks_.get();
+  auto made = protocol::HostGroup::Create(std::move(options));
   SKEIN_RETURN_IF_ERROR(made.status());
   forming_ = *std::move(made);
   return jobs_.TryPush(Meet{forming_, group.epoch});
@@ -497,16 +503,6 @@ absl::Duration StepExecutor::RunningFor() const {
   const std::optional<absl::Time> since =
       watchdog_ != nullptr ? watchdog_->running_since() : std::nullopt;
   return since ? protocol::MonotonicNow() - *since : absl::ZeroDuration();
-}
-
-void StepExecutor::Excuse::OnWait() {
-  since_ = protocol::MonotonicNow();
-  if (watchdog_ != nullptr) watchdog_->Pause();
-}
-
-void StepExecutor::Excuse::OnWaitOver() {
-  waited_ += protocol::MonotonicNow() - since_;
-  if (watchdog_ != nullptr) watchdog_->Resume();
 }
 
 StepResult StepExecutor::RunWatched(const StepPlan& plan) {

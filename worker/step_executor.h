@@ -15,10 +15,12 @@
 #include "absl/status/status.h"
 #include "protocol/actor/actor.h"
 #include "protocol/actor/mailbox.h"
+#include "protocol/base/clock.h"
 #include "protocol/base/step_deadline.h"
 #include "protocol/messages/control.h"
 #include "protocol/messages/step.h"
 #include "protocol/tensor/collective_group.h"
+#include "protocol/tensor/ucx_group_port.h"
 #include "worker/block_mover.h"
 #include "worker/loaded_model.h"
 #include "worker/metrics.h"
@@ -47,11 +49,12 @@ class StepExecutor final : public StepRunner {
   using StepHook = std::function<void(const protocol::StepPlan&)>;
   // `actor` is woken when a result is left; it outlives the executor. `before_step`, if any, runs
   // on the device thread before each plan. `metrics`, if any, outlive the executor. Returns when
-  // the device thread ran a step of its own.
+  // the device thread ran a step of its own. `ranks`: to ranks of other hosts; null: none is there.
   StepExecutor(std::unique_ptr<LoadedModel> model, protocol::Waker& actor,
                StepHook before_step = nullptr, std::unique_ptr<StepWatchdog> watchdog = nullptr,
                WorkerMetrics* metrics = nullptr,
-               std::optional<ExecutorChannel> channel = std::nullopt);
+               std::optional<ExecutorChannel> channel = std::nullopt,
+               std::unique_ptr<protocol::UcxGroupPort> ranks = nullptr);
   // Ends the thread after the step it is in.
   ~StepExecutor() override;
   StepExecutor(const StepExecutor&) = delete;
@@ -81,6 +84,8 @@ class StepExecutor final : public StepRunner {
   size_t num_plans_waiting() const { return jobs_.depth(); }
   size_t num_results_waiting() const { return results_.depth(); }
   uint64_t num_hangs() const { return watchdog_ == nullptr ? 0 : watchdog_->num_hangs(); }
+  // Messages between ranks of epochs that were over.
+  uint64_t num_stale() const { return ranks_ == nullptr ? 0 : ranks_->stale_dropped(); }
 
  private:
   // Shared by the device thread, which makes its calls, and the actor thread, which may abort it in
@@ -98,8 +103,14 @@ class StepExecutor final : public StepRunner {
   class Excuse final : public protocol::WaitObserver {
    public:
     explicit Excuse(StepWatchdog* watchdog) : watchdog_(watchdog) {}
-    void OnWait() override;
-    void OnWaitOver() override;
+    void OnWait() override {
+      since_ = protocol::MonotonicNow();
+      if (watchdog_ != nullptr) watchdog_->Pause();
+    }
+    void OnWaitOver() override {
+      waited_ += protocol::MonotonicNow() - since_;
+      if (watchdog_ != nullptr) watchdog_->Resume();
+    }
     // The waits since the last call.
     absl::Duration TakeWaited() { return std::exchange(waited_, absl::ZeroDuration()); }
 
@@ -134,6 +145,7 @@ class StepExecutor final : public StepRunner {
   protocol::StepResult RunWatched(const protocol::StepPlan& plan);
   void Count(const protocol::StepResult& result, const StepAccount& account);
 
+  std::unique_ptr<protocol::UcxGroupPort> ranks_;  // outlives the groups
   std::unique_ptr<LoadedModel> model_;
   const StepHook before_step_;
   const std::unique_ptr<StepWatchdog> watchdog_;  // null: nobody watches

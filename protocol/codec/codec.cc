@@ -286,6 +286,8 @@ absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) 
   out.setRank(in.rank.value());
   out.setNumRanks(in.num_ranks);
   WriteText(in.block_address, [&](capnp::Text::Reader text) { out.setBlockAddress(text); });
+  WriteText(in.host, [&](capnp::Text::Reader text) { out.setHost(text); });
+  WriteText(in.group_address, [&](capnp::Text::Reader text) { out.setGroupAddress(text); });
   auto geometry = out.initGeometry();
   geometry.setBlockTokens(in.geometry.block_tokens);
   geometry.setNumBlocks(in.geometry.num_blocks);
@@ -337,6 +339,9 @@ absl::Status Read(wire::RegisterWorker::Reader in, RegisterWorker& out) {
   }
   SKEIN_RETURN_IF_ERROR(
       ReadText(in.getBlockAddress(), "RegisterWorker.block_address", out.block_address));
+  SKEIN_RETURN_IF_ERROR(ReadText(in.getHost(), "RegisterWorker.host", out.host));
+  SKEIN_RETURN_IF_ERROR(
+      ReadText(in.getGroupAddress(), "RegisterWorker.group_address", out.group_address));
   const auto geometry = in.getGeometry();
   out.geometry.block_tokens = geometry.getBlockTokens();
   out.geometry.num_blocks = geometry.getNumBlocks();
@@ -358,6 +363,15 @@ absl::Status Write(const FormGroup& in, wire::FormGroup::Builder out) {
   out.setNumRanks(in.num_ranks);
   out.setEpoch(in.epoch.value());
   WriteText(in.communicator, [&](capnp::Text::Reader text) { out.setCommunicator(text); });
+  if (in.places.size() > kRanksMax) {
+    return TooLarge("FormGroup.places", in.places.size(), kRanksMax);
+  }
+  auto places = out.initPlaces(static_cast<uint32_t>(in.places.size()));
+  for (uint32_t i = 0; i < places.size(); ++i) {
+    auto place = places[i];
+    WriteText(in.places[i].host, [&](capnp::Text::Reader text) { place.setHost(text); });
+    WriteText(in.places[i].address, [&](capnp::Text::Reader text) { place.setAddress(text); });
+  }
   return absl::OkStatus();
 }
 
@@ -369,7 +383,20 @@ absl::Status Read(wire::FormGroup::Reader in, FormGroup& out) {
   if (out.rank.value() >= out.num_ranks) {
     return Malformed("FormGroup.rank", Concat(out.rank.value(), " of ", out.num_ranks, " ranks"));
   }
-  return ReadText(in.getCommunicator(), "FormGroup.communicator", out.communicator);
+  SKEIN_RETURN_IF_ERROR(
+      ReadText(in.getCommunicator(), "FormGroup.communicator", out.communicator));
+  const auto places = in.getPlaces();
+  SKEIN_RETURN_IF_ERROR(CheckSize(places, "FormGroup.places", kRanksMax));
+  if (places.size() != 0 && places.size() != out.num_ranks) {
+    return Malformed("FormGroup.places",
+                     Concat(places.size(), " places of ", out.num_ranks, " ranks"));
+  }
+  for (const auto place : places) {
+    RankAddress& read = out.places.emplace_back();
+    SKEIN_RETURN_IF_ERROR(ReadText(place.getHost(), "FormGroup.places.host", read.host));
+    SKEIN_RETURN_IF_ERROR(ReadText(place.getAddress(), "FormGroup.places.address", read.address));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Write(const GroupFormed& in, wire::GroupFormed::Builder out) {

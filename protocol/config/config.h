@@ -121,6 +121,7 @@ struct TransportConfig {
   std::string curve_secret_key_file;    // tcp: this process's pair, of skein keygen
   std::string curve_allowed_keys_file;  // tcp: public keys that the coordinator lets in
   std::string block_address;            // where a worker lends cache blocks; empty: none move
+  std::string group_address;            // where ranks of other hosts reach a worker; empty: none
   absl::Duration heartbeat_interval = absl::Milliseconds(100);
   absl::Duration heartbeat_timeout = absl::Milliseconds(300);
   absl::Duration lease_timeout = absl::Seconds(1);
@@ -128,6 +129,8 @@ struct TransportConfig {
 
 // The supervisor.
 struct NodeConfig {
+  int64_t workers = 0;       // that this node starts; 0: all that are left from the first on
+  int64_t first_worker = 0;  // its number among those of all nodes
   std::string run_directory;    // empty: /run/skein, or a fresh directory under /tmp
   std::string state_directory;  // empty: /var/lib/skein, or one in the base of run directories
   std::string notify_socket;    // of the service manager; empty: none
@@ -195,6 +198,13 @@ struct ConfigKey {
   std::string_view help;  // what it is and why one would change it
   bool secret = false;    // its value is in no dump and no hash
 };
+
+// The workers of a node, by their numbers among those of all nodes.
+struct NodeWorkers {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+NodeWorkers WorkersOf(const Config& config);
 
 // Ranks of each worker group: expert_parallel_size, or all with enable_expert_parallel.
 int64_t ExpertParallelSize(const SchedulerConfig& scheduler);

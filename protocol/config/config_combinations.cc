@@ -60,11 +60,11 @@ void CheckMetricsListen(const Config& config, PathNamer name_of,
     return;
   }
   if (first->port == 0) return;
-  const int64_t last = first->port + config.scheduler.data_parallel_size - 1;
+  const int64_t workers = WorkersOf(config).count;
+  const int64_t last = first->port + workers - 1;
   if (last > 65535) {
-    problems.push_back(Concat(name_of("worker.metrics_listen"), ": ",
-                              config.scheduler.data_parallel_size, " workers need the ports ",
-                              first->port, " to ", last,
+    problems.push_back(Concat(name_of("worker.metrics_listen"), ": ", workers,
+                              " workers need the ports ", first->port, " to ", last,
                               ", the last port is 65535; give a lower one"));
     return;
   }
@@ -118,6 +118,33 @@ bool IsPrivateIpv4(const std::string& text) {
   return ip >> 24 == 127 || ip >> 24 == 10 || ip >> 16 == 0xC0A8 || ip >> 20 == 0xAC1;
 }
 
+// The node's share of the workers, and groups that reach beyond it.
+void CheckNodeWorkers(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
+  const NodeWorkers own = WorkersOf(config);
+  const int64_t all = config.scheduler.data_parallel_size;
+  if (own.count == 0 || own.first + own.count > all) {
+    problems.push_back(Concat(name_of("node.first_worker"), ": ", own.first, " and ",
+                              name_of("node.workers"), " = ", config.node.workers,
+                              " are not within ", name_of("scheduler.data_parallel_size"), " = ",
+                              all, ", which counts the workers of all nodes"));
+    return;
+  }
+  const std::string& address = config.transport.group_address;
+  if (!address.empty() && !IsPrivateIpv4(address)) {
+    problems.push_back(Concat(name_of("transport.group_address"), ": \"", address,
+                              "\" is no private IPv4 address; what ranks exchange is not "
+                              "encrypted: use 10/8, 172.16/12, 192.168/16 or 127/8"));
+  }
+  const int64_t ranks = ExpertParallelSize(config.scheduler);
+  if (address.empty() && (own.first % ranks != 0 || (own.first + own.count) % ranks != 0)) {
+    problems.push_back(Concat(name_of("transport.group_address"), ": the workers ", own.first,
+                              " to ", own.first + own.count - 1, " of this node and groups of ",
+                              name_of("scheduler.expert_parallel_size"), " = ", ranks,
+                              " mean a group with ranks on another node; give a private IPv4 of "
+                              "this host"));
+  }
+}
+
 // Where cache blocks cross, and what hands them over.
 void CheckBlockMoves(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
   const std::string& address = config.transport.block_address;
@@ -145,7 +172,19 @@ void CheckBlockMoves(const Config& config, PathNamer name_of, std::vector<std::s
   }
 }
 
+void CheckNode(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
+  CheckNodeWorkers(config, name_of, problems);
+  CheckOperator(config, name_of, problems);
+  CheckMetricsListen(config, name_of, problems);
+}
+
 }  // namespace
+
+NodeWorkers WorkersOf(const Config& config) {
+  const int64_t first = config.node.first_worker;
+  const int64_t rest = std::max<int64_t>(config.scheduler.data_parallel_size - first, 0);
+  return {first, config.node.workers > 0 ? config.node.workers : rest};
+}
 
 std::vector<std::string> CombinationProblems(const Config& config, const LoadOptions& options,
                                              PathNamer name_of) {
@@ -203,8 +242,7 @@ std::vector<std::string> CombinationProblems(const Config& config, const LoadOpt
   }
   CheckExpertParallel(config, name_of, problems);
   CheckBlockMoves(config, name_of, problems);
-  CheckOperator(config, name_of, problems);
-  CheckMetricsListen(config, name_of, problems);
+  CheckNode(config, name_of, problems);
   return problems;
 }
 

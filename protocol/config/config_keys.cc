@@ -232,6 +232,10 @@ constexpr ConfigKey kKeys[] = {
      &At<&Config::transport, &TransportConfig::block_address>, 0, 0, "", "",
      "private IPv4 of this host on which its workers lend cache blocks to other groups (UCX, not "
      "encrypted), so that sequences move without being computed again; empty: they are"},
+    {"transport.group_address", "group-address",
+     &At<&Config::transport, &TransportConfig::group_address>, 0, 0, "", "",
+     "private IPv4 of this host at which ranks of a group on other hosts reach its workers (UCX, "
+     "not encrypted); empty: the ranks of each group are on one host"},
     {"transport.heartbeat_interval", "heartbeat-interval",
      &At<&Config::transport, &TransportConfig::heartbeat_interval>, 0.01, 60, "", "seconds",
      "time between two signs of life of a connection"},
@@ -242,6 +246,11 @@ constexpr ConfigKey kKeys[] = {
      &At<&Config::transport, &TransportConfig::lease_timeout>, 0.05, 600, "", "seconds",
      "how long a broken connection may take to come back before the peer is down"},
 
+    {"node.workers", "data-parallel-size-local", &At<&Config::node, &NodeConfig::workers>, 0, 64,
+     "", "", "workers of data-parallel-size that this node starts; 0: all, from first-worker on"},
+    {"node.first_worker", "data-parallel-start-rank",
+     &At<&Config::node, &NodeConfig::first_worker>, 0, 63, "", "",
+     "number of this node's first worker among those of all nodes, which have no gap"},
     {"node.run_directory", "run-directory", &At<&Config::node, &NodeConfig::run_directory>, 0, 0,
      "", "", "directory of sockets and generated files; empty: /run/skein or one under /tmp"},
     {"node.state_directory", "state-directory", &At<&Config::node, &NodeConfig::state_directory>, 0,

@@ -14,7 +14,7 @@ namespace skein::protocol {
 // minor one rises when fields are added: neighbouring minors speak to each other in both orders,
 // which is what a rolling restart needs. 1.1 added everything after `geometry` below.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 4;
+inline constexpr uint32_t kProtocolMinor = 5;
 
 // How the process before this one, of the same worker, ended; its supervisor knows. Numbers are
 // those of the flag --predecessor-end.
@@ -48,7 +48,18 @@ struct RegisterWorker {
   // Since 1.3: where other workers fetch cache blocks from this one; empty: it neither lends nor
   // fetches any.
   std::string block_address = {};
+  // Since 1.5: the host, equal for workers that can share memory, and where ranks of other hosts
+  // reach this one; empty: they do not.
+  std::string host = {};
+  std::string group_address = {};
   friend bool operator==(const RegisterWorker&, const RegisterWorker&) = default;
+};
+
+// Where a rank of a group is, as it registered.
+struct RankAddress {
+  std::string host;
+  std::string address;
+  friend bool operator==(const RankAddress&, const RankAddress&) = default;
 };
 
 // Makes the worker rank `rank` of a group; its cache starts empty. Rank and number are those that
@@ -61,6 +72,8 @@ struct FormGroup {
   // Since 1.2: the name under which the ranks of this epoch meet, new for every epoch of every term
   // and cluster of the host; empty for a group of one rank.
   std::string communicator = {};
+  // Since 1.5: of all ranks, by rank; empty: all are on one host, or one did not say where it is.
+  std::vector<RankAddress> places = {};
   friend bool operator==(const FormGroup&, const FormGroup&) = default;
 };
 

@@ -21,6 +21,13 @@ struct RegisterWorker {
   rank @12 :UInt32;
   numRanks @13 :UInt32 = 1;
   blockAddress @14 :Text;
+  host @15 :Text;
+  groupAddress @16 :Text;
+}
+
+struct RankAddress {
+  host @0 :Text;
+  address @1 :Text;
 }
 
 struct FormGroup {
@@ -29,6 +36,7 @@ struct FormGroup {
   numRanks @2 :UInt32;
   epoch @3 :UInt64;
   communicator @4 :Text;
+  places @5 :List(RankAddress);
 }
 
 struct GroupFormed {

@@ -3,17 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <utility>
 
-#include <linux/futex.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -22,220 +17,154 @@
 namespace skein::protocol {
 namespace {
 
-constexpr size_t kLine = 64;
-constexpr size_t kReasonBytes = 512;
-// Looks before a rank goes to sleep: a few microseconds, since the others may need this processor.
-constexpr int kLooks = 100;
-// Turns rise by two with each collective; the lowest bit says that the group is over, so that it
-// wakes whoever sleeps on the turn of any rank.
-constexpr uint32_t kStep = 2;
-constexpr uint32_t kOver = 1;
-
-enum class Kind : uint32_t { kJoin = 1, kGather = 2, kCollect = 3 };
-
-std::string_view KindName(uint32_t kind) {
-  switch (static_cast<Kind>(kind)) {
-    case Kind::kJoin:
+std::string_view KindName(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kJoin:
       return "join";
-    case Kind::kGather:
+    case CollectiveKind::kGather:
       return "gather";
-    case Kind::kCollect:
+    case CollectiveKind::kCollect:
       return "collect";
   }
   return "unknown";
 }
 
-size_t RoundUp(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
-void FutexWait(const std::atomic<uint32_t>& word, uint32_t value, absl::Duration at_most) {
-  const timespec timeout = absl::ToTimespec(std::min(at_most, absl::Hours(1)));
-  // Whatever ends the sleep, the caller looks again.
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &timeout, nullptr, 0);
-}
-
-void FutexWakeAll(const std::atomic<uint32_t>& word) {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
-              std::atomic<uint32_t>::is_always_lock_free);
-
 }  // namespace
-
-struct HostGroup::Announcement {
-  uint64_t number = 0;
-  uint32_t kind = 0;
-  uint32_t parts = 0;
-  std::array<uint64_t, kGatherPartsMax> each = {};
-  std::array<uint64_t, kGatherPartsMax> given = {};  // the only field that may differ
-};
-
-struct alignas(kLine) HostGroup::RankState {
-  std::atomic<uint32_t> turn;     // kStep times the collectives announced; kOver
-  std::atomic<uint32_t> waiters;  // ranks that sleep on it
-  std::array<Announcement, 2> announcement;
-  std::array<char, kReasonBytes> reason;
-};
-
-struct alignas(kLine) HostGroup::Shared {
-  std::atomic<uint32_t> aborted_by;  // rank + 1
-};
 
 absl::StatusOr<std::unique_ptr<HostGroup>> HostGroup::Create(HostGroupOptions options) {
   if (options.size < 1 || options.size > kRanksMax || options.rank < 0 ||
       options.rank >= options.size) {
     return absl::InvalidArgumentError(Concat("rank ", options.rank, " of ", options.size,
-                                             " ranks; a host has 1 to ", int{kRanksMax}));
+                                             " ranks; a group has 1 to ", int{kRanksMax}));
   }
   if (options.name.empty() || options.name.size() > kCommunicatorNameMax) {
     return absl::InvalidArgumentError(Concat("the name of the communicator has ",
                                              options.name.size(), " bytes; 1 to ",
                                              size_t{kCommunicatorNameMax}));
   }
-  options.capacity = RoundUp(std::max<size_t>(options.capacity, 1));
+  if (!options.places.empty() && options.places.size() != static_cast<size_t>(options.size)) {
+    return absl::InvalidArgumentError(
+        Concat(options.places.size(), " places of ", options.size, " ranks"));
+  }
+  options.capacity = RoundToLine(std::max<size_t>(options.capacity, 1));
   const int abort_fd = ::eventfd(0, EFD_CLOEXEC);
   if (abort_fd < 0) return absl::InternalError(Concat("eventfd: ", std::strerror(errno)));
-  return std::unique_ptr<HostGroup>(new HostGroup(std::move(options), abort_fd));
+  auto seat = std::make_shared<GroupSeat>(options.label, options.rank, abort_fd);
+  std::unique_ptr<HostGroup> group(new HostGroup(std::move(options), std::move(seat)));
+  SKEIN_RETURN_IF_ERROR(group->Span());
+  return group;
 }
 
-HostGroup::HostGroup(HostGroupOptions options, int abort_fd)
-    : options_(std::move(options)), abort_fd_(abort_fd) {}
-
-HostGroup::~HostGroup() {
-  Abort("the rank has left");
-  if (Shared* shared = shared_.load(); shared != nullptr) ::munmap(shared, MappedBytes());
-  ::close(abort_fd_);
-}
-
-size_t HostGroup::MappedBytes() const {
-  const auto ranks = static_cast<size_t>(options_.size);
-  return sizeof(Shared) + ranks * sizeof(RankState) + 2 * ranks * options_.capacity;
-}
-
-HostGroup::RankState& HostGroup::state(int rank) const {
-  auto* bytes = reinterpret_cast<std::byte*>(shared_.load(std::memory_order_relaxed));
-  return reinterpret_cast<RankState*>(bytes + sizeof(Shared))[rank];
-}
-
-std::byte* HostGroup::window(int rank, uint64_t number) const {
-  auto* windows = reinterpret_cast<std::byte*>(&state(options_.size));
-  return windows + (2 * static_cast<size_t>(rank) + number % 2) * options_.capacity;
-}
-
-std::string HostGroup::Name(uint64_t number) const {
-  return Concat(options_.label, ": collective ", number);
-}
-
-absl::Status HostGroup::AbortedStatus(uint64_t number) const {
-  const Shared* shared = shared_.load();
-  const uint32_t by = shared == nullptr ? 0 : shared->aborted_by.load(std::memory_order_acquire);
-  if (by == 0 || by > static_cast<uint32_t>(options_.size)) {
-    return absl::AbortedError(
-        Concat(Name(number), ": aborted by rank ", options_.rank, ": ", reason_));
+// Ranks of other hosts, if there are some.
+absl::Status HostGroup::Span() {
+  const std::vector<RankPlace>& places = options_.places;
+  const auto rank = static_cast<size_t>(options_.rank);
+  const auto away = std::find_if(places.begin(), places.end(), [&](const RankPlace& place) {
+    return place.host != places[rank].host;
+  });
+  if (away == places.end()) {
+    if (options_.port != nullptr) options_.port->NoteEpoch(options_.epoch);
+    return absl::OkStatus();
   }
-  const auto& reason = state(static_cast<int>(by) - 1).reason;
-  const std::string text(reason.data(), ::strnlen(reason.data(), reason.size()));
-  return absl::AbortedError(Concat(Name(number), ": aborted by rank ", by - 1, ": ", text));
+  if (options_.port == nullptr) {
+    return absl::FailedPreconditionError(
+        Concat(options_.label, ": rank ", away - places.begin(),
+               " is on another host, and this worker has no transport.group_address; give it a "
+               "private IPv4 address of its host"));
+  }
+  auto span = GroupSpan::Create(
+      {options_.name, options_.epoch, options_.rank, options_.capacity, places}, seat_);
+  if (!span.ok()) {
+    return absl::FailedPreconditionError(Concat(options_.label, ": ", StatusText(span.status())));
+  }
+  span_ = *std::move(span);
+  options_.port->Begin(span_);
+  return absl::OkStatus();
 }
+
+HostGroup::~HostGroup() { Abort("the rank has left"); }
 
 absl::Status HostGroup::Join(absl::Time deadline) {
   SKEIN_CHECK(number_ == 0) << "a group is joined once";
   HostMeeting meeting{.name = options_.name,
                       .rank = options_.rank,
-                      .size = options_.size,
-                      .bytes = MappedBytes(),
-                      .abort_fd = abort_fd_,
+                      .ranks = {},
+                      .bytes = GroupMemory::Bytes(options_.size, options_.capacity),
+                      .abort_fd = seat_->abort_fd(),
                       .deadline = deadline};
-  auto memory = ShareMemory(meeting);
-  if (aborted_) return AbortedStatus(1);
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (here(rank)) meeting.ranks.push_back(rank);
+  }
+  auto fd = ShareMemory(meeting);
+  if (seat_->aborted()) {
+    if (fd.ok()) ::close(*fd);
+    return seat_->AbortedStatus(1);
+  }
+  if (!fd.ok()) {
+    return absl::Status(fd.status().code(), Concat(options_.label, ": ", StatusText(fd.status())));
+  }
+  auto memory = GroupMemory::Map(*fd, options_.size, options_.capacity);
+  ::close(*fd);
   if (!memory.ok()) {
     return absl::Status(memory.status().code(),
                         Concat(options_.label, ": ", StatusText(memory.status())));
   }
-  void* mapped = ::mmap(nullptr, MappedBytes(), PROT_READ | PROT_WRITE, MAP_SHARED, *memory, 0);
-  ::close(*memory);
-  if (mapped == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
-        Concat(options_.label, ": ", MappedBytes(), " bytes to share: ", std::strerror(errno)));
-  }
-  shared_ = static_cast<Shared*>(mapped);
-  if (aborted_) AbortShared();
+  seat_->SetMemory(*std::move(memory));
   Announcement mine;
-  mine.kind = static_cast<uint32_t>(Kind::kJoin);
+  mine.kind = CollectiveKind::kJoin;
   mine.each[0] = options_.capacity;
   return Meet(mine, deadline);
 }
 
 // Nothing is written any more once the group is over: a slow rank may still read what lies there.
 absl::Status HostGroup::CheckLive() const {
-  const bool over = aborted_ || (state(options_.rank).turn.load() & kOver) != 0;
-  return over ? AbortedStatus(number_ + 1) : absl::OkStatus();
+  return seat_->over() ? seat_->AbortedStatus(number_ + 1) : absl::OkStatus();
 }
 
-// A collective that all have announced is done, even if one of them has aborted since.
 absl::Status HostGroup::AwaitRank(int rank, absl::Time deadline) {
-  RankState& other = state(rank);
-  const auto wanted = static_cast<uint32_t>(number_) * kStep;
-  const auto there = [wanted](uint32_t turn) {
-    return static_cast<int32_t>((turn & ~kOver) - wanted) >= 0;
-  };
-  for (int look = 0; look < kLooks; ++look) {
-    const uint32_t turn = other.turn.load(std::memory_order_acquire);
-    if (there(turn)) return absl::OkStatus();
-    if ((turn & kOver) != 0) return AbortedStatus(number_);
-  }
-  if (options_.observer != nullptr) options_.observer->OnWait();
-  absl::Status status;
-  ++other.waiters;
-  while (true) {
-    const uint32_t turn = other.turn.load();
-    if (there(turn)) break;
-    if ((turn & kOver) != 0) {
-      status = AbortedStatus(number_);
+  switch (memory().Await(rank, number_, deadline, options_.observer)) {
+    case GroupMemory::Came::kYes:
+      return absl::OkStatus();
+    case GroupMemory::Came::kOver:
+      return seat_->AbortedStatus(number_);
+    case GroupMemory::Came::kLate:
       break;
-    }
-    const absl::Duration left = deadline - MonotonicNow();
-    if (left <= absl::ZeroDuration()) {
-      status = absl::DeadlineExceededError(Concat(Name(number_), ": rank ", rank,
-                                                  " has not come; it is at collective ",
-                                                  (turn & ~kOver) / kStep));
-      break;
-    }
-    FutexWait(other.turn, turn, left);
   }
-  --other.waiters;
-  if (options_.observer != nullptr) options_.observer->OnWaitOver();
-  return status;
+  return absl::DeadlineExceededError(Concat(seat_->Name(number_), ": rank ", rank,
+                                            " has not come; it is at collective ",
+                                            memory().at(rank)));
 }
 
 absl::Status HostGroup::CheckSame(const Announcement& mine) const {
   for (int rank = 0; rank < options_.size; ++rank) {
-    const Announcement& other = state(rank).announcement[number_ % 2];
+    const Announcement& other = memory().announcement(rank, number_);
     if (other.kind == mine.kind && other.parts == mine.parts && other.each == mine.each) continue;
-    return absl::FailedPreconditionError(Concat(Name(number_), ": rank ", options_.rank, " is in ",
-                                                KindName(mine.kind), " of ", mine.each[0],
-                                                " bytes, rank ", rank, " in ", KindName(other.kind),
-                                                " of ", other.each[0], " bytes"));
+    return absl::FailedPreconditionError(
+        Concat(seat_->Name(number_), ": rank ", options_.rank, " is in ", KindName(mine.kind),
+               " of ", mine.each[0], " bytes, rank ", rank, " in ", KindName(other.kind), " of ",
+               other.each[0], " bytes"));
   }
   return absl::OkStatus();
 }
 
-absl::Status HostGroup::Meet(const Announcement& mine, absl::Time deadline) {
-  ++number_;
-  RankState& own = state(options_.rank);
-  own.announcement[number_ % 2] = mine;
-  own.turn.fetch_add(kStep);
-  if (own.waiters > 0) FutexWakeAll(own.turn);
+absl::Status HostGroup::Meet(Announcement mine, absl::Time deadline) {
+  mine.number = ++number_;
+  if (span_ != nullptr) {
+    span_->Announce(mine);
+    options_.port->Wake();
+  }
+  memory().Announce(options_.rank, mine);
   for (int rank = 0; rank < options_.size; ++rank) {
     if (rank != options_.rank) SKEIN_RETURN_IF_ERROR(AwaitRank(rank, deadline));
   }
+  seat_->SetDone(number_);
   return CheckSame(mine);
 }
 
 absl::Status HostGroup::AllGather(std::span<const GatherPart> parts, absl::Time deadline) {
   const auto ranks = static_cast<size_t>(options_.size);
   Announcement mine;
-  mine.kind = static_cast<uint32_t>(Kind::kGather);
+  mine.kind = CollectiveKind::kGather;
   mine.parts = static_cast<uint32_t>(parts.size());
   std::array<size_t, kGatherPartsMax> begin = {};
   size_t end = 0;
@@ -244,23 +173,25 @@ absl::Status HostGroup::AllGather(std::span<const GatherPart> parts, absl::Time 
     SKEIN_CHECK(parts.size() <= kGatherPartsMax && part.mine.size() <= part.each &&
                 part.all.size() == ranks * part.each);
     begin[i] = end;
-    end += RoundUp(part.each);
+    end += RoundToLine(part.each);
     mine.each[i] = part.each;
     mine.given[i] = part.mine.size();
   }
   if (end > options_.capacity) {
-    return absl::InvalidArgumentError(
-        Concat(Name(number_ + 1), ": a gather of ", end, " bytes, at most ", options_.capacity));
+    return absl::InvalidArgumentError(Concat(seat_->Name(number_ + 1), ": a gather of ", end,
+                                             " bytes, at most ", options_.capacity));
   }
   SKEIN_RETURN_IF_ERROR(CheckLive());
-  std::byte* own = window(options_.rank, number_ + 1);
+  std::byte* own = memory().window(options_.rank, number_ + 1);
   for (size_t i = 0; i < parts.size(); ++i) {
     std::copy(parts[i].mine.begin(), parts[i].mine.end(), own + begin[i]);
+    if (span_ == nullptr) continue;
+    SKEIN_RETURN_IF_ERROR(span_->Give(number_ + 1, begin[i], parts[i].mine));
   }
   SKEIN_RETURN_IF_ERROR(Meet(mine, deadline));
   for (int rank = 0; rank < options_.size; ++rank) {
-    const Announcement& other = state(rank).announcement[number_ % 2];
-    const std::byte* theirs = window(rank, number_);
+    const Announcement& other = memory().announcement(rank, number_);
+    const std::byte* theirs = memory().window(rank, number_);
     for (size_t i = 0; i < parts.size(); ++i) {
       const size_t given = std::min<size_t>(other.given[i], parts[i].each);
       std::copy_n(
@@ -274,50 +205,38 @@ absl::Status HostGroup::AllGather(std::span<const GatherPart> parts, absl::Time 
 absl::Status HostGroup::Put(int to, size_t offset, std::span<const std::byte> bytes) {
   SKEIN_CHECK(to >= 0 && to < options_.size && number_ > 0);
   if (offset > options_.capacity || bytes.size() > options_.capacity - offset) {
-    return absl::InvalidArgumentError(Concat(Name(number_ + 1), ": ", bytes.size(),
+    return absl::InvalidArgumentError(Concat(seat_->Name(number_ + 1), ": ", bytes.size(),
                                              " bytes put at ", offset, ", at most up to ",
                                              options_.capacity));
   }
   SKEIN_RETURN_IF_ERROR(CheckLive());
-  std::copy(bytes.begin(), bytes.end(), window(to, number_ + 1) + offset);
+  if (!here(to)) {
+    const absl::Status put = span_->Put(number_ + 1, to, offset, bytes);
+    if (put.ok()) return put;
+    return absl::Status(put.code(),
+                        Concat(seat_->Name(number_ + 1), ": for rank ", to, ": ", StatusText(put)));
+  }
+  std::copy(bytes.begin(), bytes.end(), memory().window(to, number_ + 1) + offset);
   return absl::OkStatus();
 }
 
 absl::Status HostGroup::Collect(std::span<std::byte> mine, absl::Time deadline) {
   if (mine.size() > options_.capacity) {
-    return absl::InvalidArgumentError(Concat(Name(number_ + 1), ": ", mine.size(),
+    return absl::InvalidArgumentError(Concat(seat_->Name(number_ + 1), ": ", mine.size(),
                                              " bytes collected, at most ", options_.capacity));
   }
   SKEIN_RETURN_IF_ERROR(CheckLive());
   Announcement call;
-  call.kind = static_cast<uint32_t>(Kind::kCollect);
+  call.kind = CollectiveKind::kCollect;
   call.each[0] = mine.size();
   SKEIN_RETURN_IF_ERROR(Meet(call, deadline));
-  std::copy_n(window(options_.rank, number_), mine.size(), mine.begin());
+  std::copy_n(memory().window(options_.rank, number_), mine.size(), mine.begin());
   return absl::OkStatus();
 }
 
 void HostGroup::Abort(std::string_view reason) {
-  if (abort_begun_.exchange(true)) return;
-  reason_ = std::string(reason.substr(0, kReasonBytes - 1));
-  aborted_ = true;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(abort_fd_, &one, sizeof one);
-  if (shared_.load() != nullptr) AbortShared();
-}
-
-// Once: by Abort, or by Join where Abort came before there was memory.
-void HostGroup::AbortShared() {
-  if (told_.exchange(true)) return;
-  RankState& own = state(options_.rank);
-  std::copy(reason_.begin(), reason_.end(), own.reason.begin());
-  uint32_t nobody = 0;
-  shared_.load()->aborted_by.compare_exchange_strong(nobody,
-                                                     static_cast<uint32_t>(options_.rank) + 1);
-  for (int rank = 0; rank < options_.size; ++rank) {
-    state(rank).turn.fetch_or(kOver);
-    FutexWakeAll(state(rank).turn);
-  }
+  seat_->Abort(reason);
+  if (span_ != nullptr) options_.port->Wake();
 }
 
 }  // namespace skein::protocol

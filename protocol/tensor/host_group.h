@@ -1,17 +1,19 @@
-// Ranks of one host that exchange through memory they share (`cpu`, `reference`). A collective is:
-// write what is mine, announce it, sleep until all others have announced theirs, read. Each rank
-// has two windows, used in turn: what a rank reads in one collective is written anew in the next
-// but one only, and nobody is there before all have left this one. No lock: a rank that is killed
-// leaves nothing locked. Owns the mapping. Thread: as CollectiveGroup.
+// Ranks that exchange through memory they share (`cpu`, `reference`), and, with ranks of other
+// hosts, through messages between the memories. A collective is: write what is mine, announce it,
+// sleep until all others have announced theirs, read. On each host lie the windows of all ranks of
+// the group; what a rank of another host writes there, a port brings. Thread: as CollectiveGroup.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "protocol/tensor/collective_group.h"
+#include "protocol/tensor/group_memory.h"
+#include "protocol/tensor/group_span.h"
+#include "protocol/tensor/ucx_group_port.h"
 
 namespace skein::protocol {
 
@@ -20,16 +22,19 @@ struct HostGroupOptions {
   std::string label = {};  // of the group, in errors: "group 1 epoch 7"
   int rank = 0;
   int size = 1;
-  size_t capacity = 0;               // bytes that a rank gives or collects at most, equal on all
-  WaitObserver* observer = nullptr;  // outlives the group
+  size_t capacity = 0;                 // bytes that a rank gives or collects at most, equal on all
+  WaitObserver* observer = nullptr;    // outlives the group
+  uint64_t epoch = 0;                  // of the group; rises with each one of these ranks
+  std::vector<RankPlace> places = {};  // of all ranks; empty: all are on this host
+  UcxGroupPort* port = nullptr;        // to ranks of other hosts; outlives the group
 };
 
 class HostGroup final : public CollectiveGroup {
  public:
-  static constexpr int kRanksMax = 64;
+  static constexpr int kRanksMax = kGroupRanksMax;
 
-  // Does not wait and touches nobody else, so that Abort reaches a group whose Join still waits.
-  // InvalidArgument names the option.
+  // Does not wait, so that Abort reaches a group whose Join still waits. InvalidArgument names the
+  // option; FailedPrecondition: a rank is on another host and cannot be reached, or not from here.
   static absl::StatusOr<std::unique_ptr<HostGroup>> Create(HostGroupOptions options);
   // Aborts: the others learn that this rank has left.
   ~HostGroup() override;
@@ -45,33 +50,21 @@ class HostGroup final : public CollectiveGroup {
   void Abort(std::string_view reason) override;
 
  private:
-  struct Announcement;
-  struct RankState;
-  struct Shared;
-
-  HostGroup(HostGroupOptions options, int abort_fd);
-  size_t MappedBytes() const;
-  RankState& state(int rank) const;
-  // The window of a rank in the collective that comes next, or that is under way.
-  std::byte* window(int rank, uint64_t number) const;
-  std::string Name(uint64_t number) const;
+  HostGroup(HostGroupOptions options, std::shared_ptr<GroupSeat> seat)
+      : options_(std::move(options)), seat_(std::move(seat)) {}
+  absl::Status Span();
+  bool here(int rank) const { return span_ == nullptr || span_->here(rank); }
+  GroupMemory& memory() const { return *seat_->memory(); }
   // Announces the next collective and waits until all ranks have.
-  absl::Status Meet(const Announcement& mine, absl::Time deadline);
+  absl::Status Meet(Announcement mine, absl::Time deadline);
   absl::Status AwaitRank(int rank, absl::Time deadline);
   absl::Status CheckSame(const Announcement& mine) const;
   absl::Status CheckLive() const;
-  absl::Status AbortedStatus(uint64_t number) const;
-  void AbortShared();
 
   const HostGroupOptions options_;
-  const int abort_fd_;
-  std::atomic<Shared*> shared_ = nullptr;  // null before Join has it
-  uint64_t number_ = 0;                    // of the collectives so far; owner's thread
-  // The first call of Abort in this process writes the reason; then `aborted_` is set.
-  std::atomic<bool> abort_begun_ = false;
-  std::string reason_;
-  std::atomic<bool> aborted_ = false;
-  std::atomic<bool> told_ = false;
+  const std::shared_ptr<GroupSeat> seat_;
+  std::shared_ptr<GroupSpan> span_;  // null: all ranks are on this host
+  uint64_t number_ = 0;              // of the collectives so far; owner's thread
 };
 
 }  // namespace skein::protocol

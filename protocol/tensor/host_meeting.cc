@@ -27,7 +27,7 @@ namespace {
 
 constexpr uint64_t kMagic = 0x31676e6974656d53;  // "Smeting1"
 constexpr uint32_t kHello = 1;                   // a rank is there and has no memory yet
-constexpr uint32_t kMemory = 2;                  // of rank 0, with the descriptor
+constexpr uint32_t kMemory = 2;                  // of the first rank, with the descriptor
 constexpr uint32_t kTaken = 3;                   // a rank has it
 
 struct Note {
@@ -96,7 +96,7 @@ void Send(const HostMeeting& meeting, int socket_fd, int to, uint32_t kind, int 
   Note note;
   note.kind = kind;
   note.rank = static_cast<uint32_t>(meeting.rank);
-  note.size = static_cast<uint32_t>(meeting.size);
+  note.size = static_cast<uint32_t>(meeting.ranks.size());
   note.bytes = meeting.bytes;
   Address address = AddressOf(meeting.name, to);
   iovec part{&note, sizeof note};
@@ -161,7 +161,7 @@ absl::Status Await(const HostMeeting& meeting, int socket_fd, const std::string&
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(
           Concat("communicator ", meeting.name, ": ", missing,
-                 " in time; the ranks of a group are processes of one host and one user"));
+                 " in time; ranks that share memory are processes of one host and one user"));
     }
     pollfd ready[2] = {{meeting.abort_fd, POLLIN, 0}, {socket_fd, POLLIN, 0}};
     const int64_t left_ms = absl::ToInt64Milliseconds(std::min(left, absl::Minutes(1))) + 1;
@@ -174,13 +174,13 @@ absl::Status Await(const HostMeeting& meeting, int socket_fd, const std::string&
 }
 
 absl::Status CheckNote(const HostMeeting& meeting, const Note& note) {
-  if (note.size == static_cast<uint32_t>(meeting.size) && note.bytes == meeting.bytes) {
+  if (note.size == meeting.ranks.size() && note.bytes == meeting.bytes) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
       Concat("communicator ", meeting.name, ": rank ", note.rank, " wants ", note.bytes,
              " bytes for ", note.size, " ranks, rank ", meeting.rank, " ", meeting.bytes, " for ",
-             meeting.size, "; all ranks need the same model and configuration"));
+             meeting.ranks.size(), "; all ranks need the same model and configuration"));
 }
 
 absl::StatusOr<Descriptor> MakeMemory(const HostMeeting& meeting) {
@@ -196,39 +196,38 @@ absl::StatusOr<Descriptor> MakeMemory(const HostMeeting& meeting) {
   return memory;
 }
 
-// Rank 0: until every other rank said that it has the memory.
+// The first rank: until every other one said that it has the memory.
 absl::StatusOr<int> HandOut(const HostMeeting& meeting) {
   SKEIN_ASSIGN_OR_RETURN(Descriptor memory, MakeMemory(meeting));
   SKEIN_ASSIGN_OR_RETURN(const Descriptor socket_fd, BindSocket(meeting));
-  std::vector<bool> taken(static_cast<size_t>(meeting.size), false);
-  taken[0] = true;
-  for (int rank = 1; rank < meeting.size; ++rank) {
-    Send(meeting, socket_fd.get(), rank, kMemory, memory.get());
-  }
-  while (true) {
-    std::string missing;
-    for (size_t rank = 0; rank < taken.size(); ++rank) {
-      if (!taken[rank]) missing += Concat(missing.empty() ? "rank " : ", ", rank);
-    }
-    if (missing.empty()) return memory.Release();
-    SKEIN_RETURN_IF_ERROR(Await(meeting, socket_fd.get(), missing + " did not come"));
+  std::vector<int> missing(meeting.ranks.begin() + 1, meeting.ranks.end());
+  for (const int rank : missing) Send(meeting, socket_fd.get(), rank, kMemory, memory.get());
+  while (!missing.empty()) {
+    std::string names;
+    for (const int rank : missing) names += Concat(names.empty() ? "rank " : ", ", rank);
+    SKEIN_RETURN_IF_ERROR(Await(meeting, socket_fd.get(), names + " did not come"));
     const std::optional<Received> received = Receive(socket_fd.get());
-    if (!received || received->note.rank >= taken.size()) continue;
-    SKEIN_RETURN_IF_ERROR(CheckNote(meeting, received->note));
+    if (!received) continue;
     const auto rank = static_cast<int>(received->note.rank);
+    if (std::find(meeting.ranks.begin() + 1, meeting.ranks.end(), rank) == meeting.ranks.end()) {
+      continue;
+    }
+    SKEIN_RETURN_IF_ERROR(CheckNote(meeting, received->note));
     if (received->note.kind == kHello) {
       Send(meeting, socket_fd.get(), rank, kMemory, memory.get());
     }
-    if (received->note.kind == kTaken) taken[received->note.rank] = true;
+    if (received->note.kind == kTaken) std::erase(missing, rank);
   }
+  return memory.Release();
 }
 
-// The others: until rank 0 gives the memory.
+// The others: until the first one gives the memory.
 absl::StatusOr<int> Take(const HostMeeting& meeting) {
   SKEIN_ASSIGN_OR_RETURN(const Descriptor socket_fd, BindSocket(meeting));
-  Send(meeting, socket_fd.get(), 0, kHello);
+  const int first = meeting.ranks.front();
+  Send(meeting, socket_fd.get(), first, kHello);
   while (true) {
-    SKEIN_RETURN_IF_ERROR(Await(meeting, socket_fd.get(), "rank 0 did not come"));
+    SKEIN_RETURN_IF_ERROR(Await(meeting, socket_fd.get(), Concat("rank ", first, " did not come")));
     std::optional<Received> received = Receive(socket_fd.get());
     if (!received || received->note.kind != kMemory || received->memory.get() < 0) continue;
     SKEIN_RETURN_IF_ERROR(CheckNote(meeting, received->note));
@@ -239,7 +238,7 @@ absl::StatusOr<int> Take(const HostMeeting& meeting) {
         (seals & F_SEAL_SHRINK) == 0) {
       continue;
     }
-    Send(meeting, socket_fd.get(), 0, kTaken);
+    Send(meeting, socket_fd.get(), first, kTaken);
     return received->memory.Release();
   }
 }
@@ -247,7 +246,7 @@ absl::StatusOr<int> Take(const HostMeeting& meeting) {
 }  // namespace
 
 absl::StatusOr<int> ShareMemory(const HostMeeting& meeting) {
-  return meeting.rank == 0 ? HandOut(meeting) : Take(meeting);
+  return meeting.rank == meeting.ranks.front() ? HandOut(meeting) : Take(meeting);
 }
 
 }  // namespace skein::protocol

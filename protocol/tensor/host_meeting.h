@@ -1,4 +1,4 @@
-// How the ranks of a host come to share memory: rank 0 makes it and hands its descriptor to the
+// How the ranks of a host come to share memory: the first makes it and hands its descriptor to the
 // others over datagram sockets with names in the host's network namespace. Nothing has a file, so
 // nothing is left behind, whoever is killed and when. Thread: the owner of the group.
 // Must never take memory from a process of another user.
@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -18,7 +19,7 @@ inline constexpr size_t kCommunicatorNameMax = 90;
 struct HostMeeting {
   std::string name;  // of the communicator, equal on all ranks, never used before
   int rank = 0;
-  int size = 1;
+  std::vector<int> ranks = {0};  // that meet, in ascending order
   size_t bytes = 0;     // of the memory, equal on all ranks
   int abort_fd = -1;    // readable: give up
   absl::Time deadline;  // monotonic

@@ -106,10 +106,9 @@ absl::Status UcxBlockChannel::Core::Add(TransferId id, Transfer transfer) {
     return absl::AlreadyExistsError(Concat("transfer ", id.value(), " is under way"));
   }
   if (transfers.size() >= kTransfersMax || transfer.size() > kPiecesMax || transfer.size() == 0) {
-    return absl::ResourceExhaustedError(
-        Concat("a transfer of ", transfer.size(), " pieces beside ", transfers.size(),
-               " others; from 1 to ", kPiecesMax, " pieces, at most ", kTransfersMax,
-               " transfers"));
+    return absl::ResourceExhaustedError(Concat("a transfer of ", transfer.size(), " pieces beside ",
+                                               transfers.size(), " others; from 1 to ", kPiecesMax,
+                                               " pieces, at most ", kTransfersMax, " transfers"));
   }
   for (const auto& piece : transfer.lent) transfer.bytes += piece.size();
   for (const auto& piece : transfer.wanted) transfer.bytes += piece.size();
@@ -166,10 +165,10 @@ void UcxBlockChannel::Core::TakeWord(const BlockHeader& header, const UcxMessage
   // A code that this build does not know is an error all the same.
   const auto code = static_cast<absl::StatusCode>(header.number);
   const bool ok = header.kind == BlockWord::kTaken && code == absl::StatusCode::kOk;
-  found->second.End(ok ? absl::OkStatus()
-                       : absl::Status(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown
-                                                                    : code,
-                                      absl::StrCat("the other side: ", text)));
+  found->second.End(
+      ok ? absl::OkStatus()
+         : absl::Status(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
+                        absl::StrCat("the other side: ", text)));
 }
 
 // A piece comes: at once, or now that its place is named.
@@ -178,8 +177,7 @@ void UcxBlockChannel::Core::TakePiece(const BlockHeader& header, const UcxMessag
   const TransferId id(header.transfer);
   const auto found = transfers.find(id);
   Link* link = LinkOf(id);
-  if (found == transfers.end() || link == nullptr || found->second.lends ||
-      found->second.outcome) {
+  if (found == transfers.end() || link == nullptr || found->second.lends || found->second.outcome) {
     return;
   }
   Transfer& transfer = found->second;
@@ -338,8 +336,8 @@ void UcxBlockChannel::Core::Advance() {
   Accept();
   for (auto& [id, transfer] : transfers) {
     if (now >= transfer.deadline) {
-      transfer.End(absl::DeadlineExceededError(
-          transfer.lends ? "the loan was not taken in time" : "the blocks did not come in time"));
+      transfer.End(absl::DeadlineExceededError(transfer.lends ? "the loan was not taken in time"
+                                                              : "the blocks did not come in time"));
     }
   }
   for (size_t i = 0; i < links.size(); ++i) AdvanceLink(*links[i], now);
@@ -367,10 +365,10 @@ UcxBlockChannel::~UcxBlockChannel() = default;
 absl::StatusOr<std::unique_ptr<UcxBlockChannel>> UcxBlockChannel::Create(
     const UcxPortOptions& options) {
   auto core = std::make_unique<Core>();
-  SKEIN_ASSIGN_OR_RETURN(
-      core->port, UcxPort::Create(options, [core = core.get()](const UcxMessage& message) {
-        core->Note(message);
-      }));
+  SKEIN_ASSIGN_OR_RETURN(core->port,
+                         UcxPort::Create(options, [core = core.get()](const UcxMessage& message) {
+                           core->Note(message);
+                         }));
   return std::unique_ptr<UcxBlockChannel>(new UcxBlockChannel(std::move(core)));
 }
 
@@ -387,8 +385,7 @@ absl::Status UcxBlockChannel::Lend(TransferId transfer,
 }
 
 absl::Status UcxBlockChannel::Fetch(TransferId transfer, const std::string& address,
-                                    std::vector<std::span<std::byte>> pieces,
-                                    absl::Time deadline) {
+                                    std::vector<std::span<std::byte>> pieces, absl::Time deadline) {
   SKEIN_ASSIGN_OR_RETURN(const sockaddr_in to, ParseBlockAddress(address));
   if (to.sin_port == 0) return absl::InvalidArgumentError(Concat("\"", address, "\" has no port"));
   Transfer fetch;

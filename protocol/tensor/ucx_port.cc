@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -22,6 +24,25 @@ constexpr absl::Duration kEndTime = absl::Seconds(1);
 constexpr absl::Duration kWaitMax = absl::Minutes(1);
 // Calls of progress in a row; what is left comes with the next round.
 constexpr int kRounds = 1000;
+
+// UCX looks for devices once, when it starts, and passes over those that carry nothing yet: it
+// could never be reached at such an address. Others are UCX's to judge.
+absl::Status CheckDevice(const sockaddr_in& at) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return absl::OkStatus();
+  absl::Status status;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
+    sockaddr_in own{};
+    std::memcpy(&own, entry->ifa_addr, sizeof(own));
+    if (own.sin_addr.s_addr != at.sin_addr.s_addr || (entry->ifa_flags & IFF_RUNNING) != 0)
+      continue;
+    status = absl::UnavailableError(Concat("the network device ", entry->ifa_name, " of ",
+                                           BlockAddressText(at), " is not up; connect it"));
+  }
+  ::freeifaddrs(list);
+  return status;
+}
 
 }  // namespace
 
@@ -41,12 +62,13 @@ absl::StatusOr<std::unique_ptr<UcxPort>> UcxPort::Create(const UcxPortOptions& o
 
 absl::Status UcxPort::Start(const UcxPortOptions& options) {
   SKEIN_ASSIGN_OR_RETURN(const sockaddr_in at, ParseBlockAddress(options.address));
+  SKEIN_RETURN_IF_ERROR(CheckDevice(at));
   SKEIN_ASSIGN_OR_RETURN(context_, ucx_->MakeContext(options.transports == UcxTransports::kAny));
   ucp_worker_params_t worker_params{};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  SKEIN_RETURN_IF_ERROR(ucx_->StatusOf(
-      ucx_->ucp_worker_create(context_, &worker_params, &worker_), "making a worker"));
+  SKEIN_RETURN_IF_ERROR(ucx_->StatusOf(ucx_->ucp_worker_create(context_, &worker_params, &worker_),
+                                       "making a worker"));
   SKEIN_RETURN_IF_ERROR(
       ucx_->StatusOf(ucx_->ucp_worker_get_efd(worker_, &ucx_fd_), "asking for a descriptor"));
   wake_fd_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

@@ -74,7 +74,8 @@ class UcxPort {
  public:
   // Called in Progress; must not close a link.
   using OnMessage = std::function<void(const UcxMessage&)>;
-  // NotFound: no UCX here. InvalidArgument: the address is none. Unavailable: UCX refuses.
+  // NotFound: no UCX here. InvalidArgument: the address is none. Unavailable: UCX refuses, or the
+  // device of the address is not up, which another start may find otherwise.
   static absl::StatusOr<std::unique_ptr<UcxPort>> Create(const UcxPortOptions& options,
                                                          OnMessage on_message);
   // All links were given to End before.

@@ -24,10 +24,11 @@ FrameMetrics::FrameMetrics(MetricsRegistry& registry)
       {{"reason", {"length", "magic", "version", "checksum", "address", "body"}}});
   const CounterFamily stale =
       registry.AddCounters({"skein_stale_frames_dropped_total",
-                            "Control frames of an ended term, incarnation or session, and repeated "
-                            "ones. Some after each "
+                            "Control frames of an ended term, incarnation or session, repeated "
+                            "ones, and messages between ranks of an ended epoch. Some after each "
                             "failure are normal."},
-                           {{"kind", {"term", "incarnation", "session", "repeated"}}});
+                           {{"kind", {"term", "incarnation", "session", "repeated", "epoch"}}});
+  stale_epochs_ = stale.At({"epoch"});
   const Counter gaps =
       registry.AddCounter({"skein_seq_gaps_total",
                            "Control frames that came before one that was lost and sent again."});
@@ -50,13 +51,15 @@ FrameMetrics::FrameMetrics(MetricsRegistry& registry)
   };
 }
 
-void FrameMetrics::Update(const FrameCounters& counters) {
+void FrameMetrics::Update(const FrameCounters& counters, uint64_t stale_epochs) {
   const std::lock_guard lock(mutex_);
   for (Followed& followed : followed_) {
     const uint64_t now = (counters.*followed.counter).load(std::memory_order_relaxed);
     followed.series.Increment(static_cast<double>(now - followed.seen));
     followed.seen = now;
   }
+  stale_epochs_->Increment(static_cast<double>(stale_epochs - stale_epochs_seen_));
+  stale_epochs_seen_ = stale_epochs;
 }
 
 }  // namespace skein::protocol

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -18,8 +19,9 @@ class FrameMetrics {
  public:
   explicit FrameMetrics(MetricsRegistry& registry);
 
-  // Adds what the counters have more than at the last call.
-  void Update(const FrameCounters& counters);
+  // Adds what the counters have more than at the last call, and of `stale_epochs`, messages between
+  // ranks of ended epochs, the same.
+  void Update(const FrameCounters& counters, uint64_t stale_epochs = 0);
   // The loop was woken so late.
   void Observe(absl::Duration late) { scheduling_delay_.Observe(absl::ToDoubleSeconds(late)); }
 
@@ -32,6 +34,8 @@ class FrameMetrics {
 
   std::mutex mutex_;
   std::vector<Followed> followed_;
+  std::optional<Counter> stale_epochs_;
+  uint64_t stale_epochs_seen_ = 0;
   Histogram scheduling_delay_;
 };
 

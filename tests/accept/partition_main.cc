@@ -13,8 +13,6 @@
 #include <thread>
 #include <vector>
 
-#include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -22,6 +20,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/strings.h"
 #include "tests/accept/child_program.h"
+#include "tests/accept/networks.h"
 #include "tests/accept/program_directory.h"
 #include "tests/accept/stream_load.h"
 #include "tests/process/live_server.h"
@@ -137,56 +136,6 @@ void LoadProcessors(uint16_t port, int64_t seconds, Figures& figures) {
   figures.false_failovers += MetricAt(port, kEpochs) - epochs;
   Add(load, figures);
 }
-
-// Two network namespaces with a cable between them, of this test's own making. A direction is cut
-// by a wrong hardware address at its beginning: what is sent then is nobody's.
-class Networks {
- public:
-  Networks() : near_(Concat("skn", ::getpid())), far_(Concat("skf", ::getpid())) {
-    ok_ = Ip({"netns", "add", near_}) && Ip({"netns", "add", far_}) &&
-          Ip({"-n", near_, "link", "add", "v0", "address", kNearMac, "type", "veth", "peer", "name",
-              "v1", "address", kFarMac, "netns", far_}) &&
-          Ip({"-n", near_, "addr", "add", "10.77.0.1/24", "dev", "v0"}) &&
-          Ip({"-n", far_, "addr", "add", "10.77.0.2/24", "dev", "v1"}) &&
-          Ip({"-n", near_, "link", "set", "v0", "up"}) &&
-          Ip({"-n", far_, "link", "set", "v1", "up"}) &&
-          Ip({"-n", near_, "link", "set", "lo", "up"}) &&
-          Ip({"-n", far_, "link", "set", "lo", "up"}) && Cut(false, false);
-  }
-  ~Networks() {
-    Ip({"netns", "del", near_});
-    Ip({"netns", "del", far_});
-  }
-  bool ok() const { return ok_; }
-  const std::string& far() const { return far_; }
-
-  // Cuts what the near or the far side sends; false heals it.
-  bool Cut(bool near, bool far) const {
-    return Ip({"-n", near_, "neigh", "replace", "10.77.0.2", "lladdr", near ? kNoMac : kFarMac,
-               "dev", "v0", "nud", "permanent"}) &&
-           Ip({"-n", far_, "neigh", "replace", "10.77.0.1", "lladdr", far ? kNoMac : kNearMac,
-               "dev", "v1", "nud", "permanent"});
-  }
-  // This thread lives on the near side from now on.
-  bool Enter() const {
-    const int fd = ::open(Concat("/run/netns/", near_).c_str(), O_RDONLY | O_CLOEXEC);
-    const bool entered = fd >= 0 && ::setns(fd, CLONE_NEWNET) == 0;
-    ::close(fd);
-    return entered;
-  }
-
- private:
-  static constexpr const char* kNearMac = "02:00:00:00:00:01";
-  static constexpr const char* kFarMac = "02:00:00:00:00:02";
-  static constexpr const char* kNoMac = "02:00:00:00:00:99";
-  static bool Ip(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), "ip");
-    return RunCommand(arguments) == 0;
-  }
-
-  const std::string near_, far_;
-  bool ok_ = false;
-};
 
 // A coordinator and a worker on the near side and a worker on the far one, over tcp with keys.
 class SplitCluster {

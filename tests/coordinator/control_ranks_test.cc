@@ -62,8 +62,10 @@ class ControlRanksTest : public ::testing::Test {
     envelope.message = std::move(message);
     loop_.OnMessage(context_, std::move(envelope));
   }
-  void Register(uint32_t node) {
+  void Register(uint32_t node, const std::string& host = "", const std::string& address = "") {
     protocol::RegisterWorker registration;
+    registration.host = host;
+    registration.group_address = address;
     registration.geometry = kGeometry;
     registration.rank = RankId(node - 1);
     registration.num_ranks = 2;
@@ -163,6 +165,25 @@ class ControlRanksTest : public ::testing::Test {
   std::map<uint32_t, FakeWorker> workers_;
   uint64_t incarnation_ = 10;
 };
+
+TEST_F(ControlRanksTest, RanksAreToldWhereTheOthersAre) {
+  Register(1, "here", "10.0.0.1:4000");
+  Register(2, "there");
+  const auto forms = Take<protocol::FormGroup>();
+  ASSERT_EQ(forms.size(), 2U);
+  for (const auto& [node, form] : forms) {
+    EXPECT_THAT(form.places,
+                ::testing::ElementsAre(protocol::RankAddress{"here", "10.0.0.1:4000"},
+                                       protocol::RankAddress{"there", ""}));
+  }
+}
+
+// A worker of the minor before does not say where it is: it knows groups of one host alone.
+TEST_F(ControlRanksTest, RanksOfAnOlderWorkerAreOnOneHost) {
+  Register(1, "here", "10.0.0.1:4000");
+  Register(2);
+  EXPECT_THAT(Take<protocol::FormGroup>().at(1).places, ::testing::IsEmpty());
+}
 
 TEST_F(ControlRanksTest, RanksMeetUnderOneNameAndServeTogether) {
   Register(2);

@@ -111,6 +111,10 @@ TEST(CodecTest, TheReceiverRefusesValuesOutOfRange) {
   EXPECT_THAT(DecodeError(MessageType::kFormGroup,
                           *EncodeMessage(FormGroup{GroupId(1), RankId(2), 2, Epoch(1)})),
               HasSubstr("FormGroup.rank: 2 of 2 ranks"));
+  EXPECT_THAT(DecodeError(MessageType::kFormGroup,
+                          *EncodeMessage(FormGroup{
+                              GroupId(1), RankId(0), 2, Epoch(1), "name", {{"host", "address"}}})),
+              HasSubstr("FormGroup.places: 1 places of 2 ranks"));
   RegisterWorker registration;
   registration.rank = RankId(4);
   registration.num_ranks = 4;

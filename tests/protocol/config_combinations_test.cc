@@ -133,6 +133,49 @@ TEST(ConfigCombinationsTest, BlocksAreLentOnPrivateAddressesAlone) {
   }
 }
 
+TEST(ConfigCombinationsTest, ANodeHasItsShareOfTheWorkers) {
+  Config config;
+  config.scheduler.data_parallel_size = 4;
+  config.node.first_worker = 1;
+  config.node.workers = 2;
+  EXPECT_THAT(Problems(config), IsEmpty());
+  EXPECT_EQ(protocol::WorkersOf(config).first, 1);
+  EXPECT_EQ(protocol::WorkersOf(config).count, 2);
+  config.node.workers = 0;
+  EXPECT_EQ(protocol::WorkersOf(config).count, 3) << "all that are left";
+  config.worker.metrics_listen = "127.0.0.1:65533";
+  EXPECT_THAT(Problems(config), IsEmpty()) << "ports of this node's workers alone";
+  config.worker.metrics_listen = "";
+  for (const auto& [first, count] : {std::pair(3, 2), {4, 0}}) {
+    config.node.first_worker = first;
+    config.node.workers = count;
+    EXPECT_THAT(Problems(config),
+                ElementsAre(Concat("node.first_worker: ", first, " and node.workers = ", count,
+                                   " are not within scheduler.data_parallel_size = 4, which "
+                                   "counts the workers of all nodes")));
+  }
+}
+
+TEST(ConfigCombinationsTest, AGroupOnTwoNodesNeedsAPrivateAddress) {
+  Config config;
+  config.scheduler.data_parallel_size = 4;
+  config.scheduler.expert_parallel_size = 2;
+  config.node.workers = 2;
+  EXPECT_THAT(Problems(config), IsEmpty()) << "a whole group";
+  config.node.first_worker = 1;
+  EXPECT_THAT(Problems(config),
+              ElementsAre("transport.group_address: the workers 1 to 2 of this node and groups of "
+                          "scheduler.expert_parallel_size = 2 mean a group with ranks on another "
+                          "node; give a private IPv4 of this host"));
+  config.transport.group_address = "10.0.0.1";
+  EXPECT_THAT(Problems(config), IsEmpty());
+  config.transport.group_address = "8.8.8.8";
+  EXPECT_THAT(Problems(config),
+              ElementsAre("transport.group_address: \"8.8.8.8\" is no private IPv4 address; what "
+                          "ranks exchange is not encrypted: use 10/8, 172.16/12, 192.168/16 or "
+                          "127/8"));
+}
+
 TEST(ConfigCombinationsTest, PrefillGroupsHandOverToOthersThroughTheCache) {
   Config config;
   config.scheduler.data_parallel_size = 3;

@@ -21,8 +21,10 @@ TEST(FrameMetricsTest, EachFrameIsCountedOnceByItsKind) {
   counters.auth_denied = 5;
   metrics.Update(counters);
   counters.bad_checksum = 6;
-  metrics.Update(counters);
+  metrics.Update(counters, 7);
+  metrics.Update(counters, 9);
   const std::string text = registry.Text();
+  EXPECT_THAT(text, HasSubstr("skein_stale_frames_dropped_total{kind=\"epoch\"} 9"));
   EXPECT_THAT(text, HasSubstr("skein_bad_frames_total{reason=\"checksum\"} 6"));
   EXPECT_THAT(text, HasSubstr("skein_bad_frames_total{reason=\"length\"} 0"));
   EXPECT_THAT(text, HasSubstr("skein_stale_frames_dropped_total{kind=\"term\"} 3"));

@@ -64,16 +64,18 @@ TEST(MessageCorpusTest, ThePresentVersionWritesItsCorpus) {
   }
 }
 
-// What 1.3 wrote reads with the fields of 1.4 at their defaults.
+// What 1.4 wrote reads with the fields of 1.5 at their defaults.
 TEST(MessageCorpusTest, TheMinorBeforeStillReads) {
   const auto corpus = ReadCorpus(protocol::kProtocolMinor - 1);
   ASSERT_EQ(corpus.size(), 11u);
   for (protocol::Message sample : SampleMessages()) {
     if (auto* registration = std::get_if<protocol::RegisterWorker>(&sample)) {
-      registration->geometry.processes_logprobs = false;
+      registration->host.clear();
+      registration->group_address.clear();
     }
-    if (auto* plan = std::get_if<protocol::StepPlan>(&sample)) {
-      for (protocol::SequenceStep& step : plan->sequences) step.sampling.processed_logprobs = false;
+    if (auto* form = std::get_if<protocol::FormGroup>(&sample)) {
+      form->num_ranks = 4;
+      form->places.clear();
     }
     const std::string name(protocol::MessageTypeName(protocol::TypeOf(sample)));
     ASSERT_TRUE(corpus.contains(name)) << name;

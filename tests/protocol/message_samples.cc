@@ -100,6 +100,8 @@ RegisterWorker SampleRegistration() {
   registration.rank = RankId(2);
   registration.num_ranks = 4;
   registration.block_address = "10.0.0.1:4000";
+  registration.host = "0123456789abcdef";
+  registration.group_address = "10.0.0.1:4001";
   return registration;
 }
 
@@ -109,7 +111,12 @@ std::vector<Message> SampleMessages() {
   return {SamplePlan(),
           SampleResult(),
           SampleRegistration(),
-          FormGroup{GroupId(1), RankId(1), 4, Epoch(7), "skein-1-7"},
+          FormGroup{GroupId(1),
+                    RankId(1),
+                    2,
+                    Epoch(7),
+                    "skein-1-7",
+                    {{"here", "10.0.0.1:4001"}, {"there", ""}}},
           GroupFormed{GroupId(1), RankId(0), Epoch(7)},
           AbortEpoch{GroupId(1), Epoch(7), "rank 0 is gone"},
           Heartbeat{StepId(88), 2, 31},

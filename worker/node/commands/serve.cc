@@ -102,7 +102,8 @@ ChildSpec CoordinatorSpec(const ProgramPaths& paths, const std::string& config_f
   return spec;
 }
 
-ChildSpec WorkerSpec(const ProgramPaths& paths, const std::string& config_file, size_t index,
+// `index`: of the worker among those of all nodes.
+ChildSpec WorkerSpec(const ProgramPaths& paths, const std::string& config_file, int64_t index,
                      const std::vector<int>& processors) {
   ChildSpec spec;
   spec.role = ChildRole::kWorker;
@@ -116,11 +117,10 @@ ChildSpec WorkerSpec(const ProgramPaths& paths, const std::string& config_file, 
 // Each worker has processors of its own, unless it is alone or was given more threads than its
 // share holds.
 std::vector<std::vector<int>> PlanProcessors(const protocol::Config& config) {
-  const auto workers = static_cast<size_t>(config.scheduler.data_parallel_size);
-  std::vector<std::vector<int>> none(workers);
+  const int64_t workers = protocol::WorkersOf(config).count;
+  std::vector<std::vector<int>> none(static_cast<size_t>(workers));
   if (workers == 1) return none;
-  std::vector<std::vector<int>> shares =
-      ShareProcessors(AllowedProcessors(), config.scheduler.data_parallel_size);
+  std::vector<std::vector<int>> shares = ShareProcessors(AllowedProcessors(), workers);
   for (const std::vector<int>& share : shares) {
     if (static_cast<size_t>(config.worker.threads) > share.size()) return none;
   }
@@ -135,17 +135,22 @@ std::string ThreadsText(const ServePlan& plan) {
   return least == most ? Concat(least) : Concat(least, " or ", most);
 }
 
-// "2, one group each; threads 1 each; weights mapped once, read only".
+// "2, one group each; threads 1 each; weights mapped once, read only"; of several nodes first which
+// are here: "1, number 2 of 4, ...".
 std::string WorkersText(const ServePlan& plan) {
   const int64_t workers = plan.config.scheduler.data_parallel_size;
+  const protocol::NodeWorkers own = protocol::WorkersOf(plan.config);
   const std::string threads = ThreadsText(plan);
+  const std::string here =
+      own.count == workers ? ""
+                           : Concat(own.count, " here, from number ", own.first, " on; in all ");
   if (workers == 1) return Concat("1, threads ", threads);
   if (const int64_t ranks = protocol::ExpertParallelSize(plan.config.scheduler); ranks > 1) {
     const int64_t groups = workers / ranks;
-    return Concat(workers, ", in ", groups, groups == 1 ? " group of " : " groups of ", ranks,
+    return Concat(here, workers, ", in ", groups, groups == 1 ? " group of " : " groups of ", ranks,
                   " that share its experts; threads ", threads, " each");
   }
-  return Concat(workers, ", a group each; threads ", threads,
+  return Concat(here, workers, ", a group each; threads ", threads,
                 " each; one read-only mapping of the weights in memory");
 }
 
@@ -386,7 +391,8 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
   std::vector<ChildSpec> children;
   if (with_coordinator) children.push_back(CoordinatorSpec(paths, *file));
   for (size_t i = 0; i < plan.processors.size(); ++i) {
-    children.push_back(WorkerSpec(paths, *file, i, plan.processors[i]));
+    const int64_t index = protocol::WorkersOf(plan.config).first + static_cast<int64_t>(i);
+    children.push_back(WorkerSpec(paths, *file, index, plan.processors[i]));
     if (!parts.gpu_locks.empty()) children.back().lock_fd = parts.gpu_locks[i].get();
     if (parts.scraped.empty()) continue;
     children.back().metrics_fd = parts.scraped[i].socket.get();

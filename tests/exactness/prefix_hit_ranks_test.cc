@@ -11,6 +11,7 @@
 namespace skein::tests {
 namespace {
 
+// rule: P2
 TEST(PrefixHitRanks, EqualsColdAtEveryLength) {
   HitsEqualCold({.checkpoint = kLong, .ranks = 2}, 131);
   HitsEqualCold({.checkpoint = kTiny, .ranks = 2}, 311);

@@ -1,10 +1,13 @@
 #include "protocol/tensor/ucx_library.h"
 
 #include <array>
+#include <cstdlib>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include <signal.h>
+#include <unistd.h>
 
 #include "absl/status/status.h"
 #include "protocol/base/status_macros.h"
@@ -30,11 +33,23 @@ class SignalKeeper {
   std::array<struct sigaction, kSignals.size()> before_{};
 };
 
+// UCX reads variables of the environment when it is loaded and with every configuration; here the
+// configuration of the program alone counts.
+void ForgetVariables() {
+  std::vector<std::string> names;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (text.starts_with("UCX_")) names.emplace_back(text.substr(0, text.find('=')));
+  }
+  for (const std::string& name : names) ::unsetenv(name.c_str());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UcxLibrary>> UcxLibrary::Open(std::string_view name,
                                                                std::string_view remedy) {
   const SignalKeeper keeper;
+  ForgetVariables();
   absl::StatusOr<DynamicLibrary> opened = DynamicLibrary::Open(name);
   if (!opened.ok()) {
     return absl::NotFoundError(Concat(StatusText(opened.status()), "; ", remedy));

@@ -1,6 +1,8 @@
 // The functions of UCX that a port uses, from the library as it is installed: opened at run time,
 // so that a host without it runs everything that needs no other. Immutable; any thread.
 // Must never leave UCX's handlers of fatal signals in place: a crash ends this process as before.
+// Opening it takes variables that begin with UCX_ out of the environment of the process, which no
+// other thread may read meanwhile: they are no configuration of ours.
 #pragma once
 
 #include <memory>

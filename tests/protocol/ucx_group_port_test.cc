@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
@@ -345,6 +346,17 @@ TEST_F(UcxGroupPortTest, WhoCannotBeReachedIsNamed) {
     return absl::IsAborted(joined) && named ? "" : joined.ToString();
   });
   EndAll();
+}
+
+// Whoever starts a worker may have set variables for other programs.
+TEST_F(UcxGroupPortTest, VariablesOfTheEnvironmentChangeNothing) {
+  for (const char* name : {"UCX_NET_DEVICES", "UCX_TLS", "UCX_SOCKADDR_TLS_PRIORITY"}) {
+    ::setenv(name, "nothing0", 1);
+  }
+  RunAll({"a", "b"}, EverySizeUpTo(kCapacity));
+  for (const char* name : {"UCX_NET_DEVICES", "UCX_TLS", "UCX_SOCKADDR_TLS_PRIORITY"}) {
+    ::unsetenv(name);
+  }
 }
 
 TEST(UcxGroupPort, WithoutUcxItSaysWhatToDo) {

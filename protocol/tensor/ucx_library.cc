@@ -34,14 +34,17 @@ class SignalKeeper {
 };
 
 // UCX reads variables of the environment when it is loaded and with every configuration; here the
-// configuration of the program alone counts.
-void ForgetVariables() {
+// configuration of the program alone counts. One there is no other way to say: that it leaves the
+// process's memory functions alone. Otherwise it writes jumps into the C library, and a thread that
+// ends comes by UCX's locks when its stack is given back.
+void SetVariables() {
   std::vector<std::string> names;
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     if (text.starts_with("UCX_")) names.emplace_back(text.substr(0, text.find('=')));
   }
   for (const std::string& name : names) ::unsetenv(name.c_str());
+  ::setenv("UCX_MEM_EVENTS", "n", 1);
 }
 
 }  // namespace
@@ -49,7 +52,7 @@ void ForgetVariables() {
 absl::StatusOr<std::unique_ptr<UcxLibrary>> UcxLibrary::Open(std::string_view name,
                                                                std::string_view remedy) {
   const SignalKeeper keeper;
-  ForgetVariables();
+  SetVariables();
   absl::StatusOr<DynamicLibrary> opened = DynamicLibrary::Open(name);
   if (!opened.ok()) {
     return absl::NotFoundError(Concat(StatusText(opened.status()), "; ", remedy));

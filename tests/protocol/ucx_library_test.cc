@@ -2,6 +2,10 @@
 // process by its signal.
 #include "protocol/tensor/ucx_library.h"
 
+#include <array>
+#include <cstring>
+
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -43,6 +47,32 @@ TEST(UcxLibraryTest, ACrashEndsTheProcessByItsSignal) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status)) << status;
   EXPECT_EQ(WTERMSIG(status), SIGSEGV);
+}
+
+// In a process of its own, which nothing else has hooked.
+TEST(UcxLibraryTest, MemoryFunctionsOfTheProcessStayAsTheyAre) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    using Code = std::array<unsigned char, 16>;
+    void* const functions[] = {::dlsym(RTLD_DEFAULT, "mmap"), ::dlsym(RTLD_DEFAULT, "munmap"),
+                               ::dlsym(RTLD_DEFAULT, "madvise")};
+    std::array<Code, 3> before{}, after{};
+    const auto read = [&](std::array<Code, 3>& to) {
+      for (size_t i = 0; i < to.size(); ++i) std::memcpy(&to[i], functions[i], sizeof(Code));
+    };
+    read(before);
+    const auto library = UcxLibrary::Open(UcxLibrary::kName, "");
+    if (!library.ok()) ::_exit(3);
+    const auto context = (*library)->MakeContext(false);
+    if (!context.ok()) ::_exit(4);
+    read(after);
+    (*library)->ucp_cleanup(*context);
+    ::_exit(before == after ? 0 : 5);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

@@ -13,8 +13,6 @@ using protocol::MoveStatus;
 
 namespace {
 
-// What a transfer may take; the workers end it by themselves.
-constexpr absl::Duration kTransferTime = absl::Seconds(5);
 // What the word of its end may take beyond.
 constexpr absl::Duration kWordTime = absl::Seconds(1);
 
@@ -44,7 +42,7 @@ bool BlockMoves::Send(protocol::Context& context, uint32_t engine, protocol::Mov
   const WorkerGroup& group = *workers_.Find(worker);
   move.group = group.group;
   move.epoch = group.epoch;
-  move.timeout_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(kTransferTime));
+  move.timeout_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(timeout_));
   const absl::Status sent = context.Send(worker, group.epoch, std::move(move));
   if (!sent.ok()) lost.push_back(worker);
   return sent.ok();
@@ -69,7 +67,7 @@ void BlockMoves::Start(protocol::Context& context, const scheduler::MoveOrder& o
   // A loan that nobody fetches ends by itself; a fetch that was not begun has no end to wait for.
   if (Send(context, order.from, std::move(lend), lost) &&
       Send(context, order.to, std::move(fetch), lost)) {
-    moves_[order.transfer] = context.Now() + kTransferTime + kWordTime;
+    moves_[order.transfer] = context.Now() + timeout_ + kWordTime;
     return;
   }
   scheduler_.EndArrival(order.to, order.transfer, false);

@@ -20,8 +20,8 @@ class BlockMoves {
  public:
   // All outlive the object.
   BlockMoves(scheduler::ClusterScheduler& scheduler, const WorkerTable& workers,
-             CoordinatorMetrics& metrics)
-      : scheduler_(scheduler), workers_(workers), metrics_(metrics) {}
+             CoordinatorMetrics& metrics, absl::Duration timeout)
+      : scheduler_(scheduler), workers_(workers), metrics_(metrics), timeout_(timeout) {}
 
   // Begins what the scheduler wants moved. The workers that could not be reached are lost.
   std::vector<protocol::ActorId> Plan(protocol::Context& context);
@@ -43,6 +43,7 @@ class BlockMoves {
   scheduler::ClusterScheduler& scheduler_;
   const WorkerTable& workers_;
   CoordinatorMetrics& metrics_;
+  const absl::Duration timeout_;                      // of a transfer
   std::map<protocol::TransferId, absl::Time> moves_;  // until when sequences wait
   scheduler::MoveCounters counted_{};
 };

@@ -37,6 +37,7 @@ struct ControlOptions {
   uint64_t queued_tokens_max = 0;  // 0: four seconds of measured prefill
   absl::Duration lease = absl::Seconds(1);
   absl::Duration shutdown_timeout = absl::Seconds(30);
+  absl::Duration block_timeout = absl::Seconds(5);
   RolloutLimits rollout;
   // What no client knows, so that none can choose tokens by where their blocks are looked for.
   KeyDigest cache_secret{};

@@ -77,7 +77,7 @@ struct SchedulerConfig {
   int64_t enable_prefix_caching = 1;           // prompts that begin alike are computed once; 0: not
   std::string scheduling_policy = "priority";  // within a key; fcfs: by arrival alone
   int64_t max_num_queued_reqs = 1024;
-  int64_t max_num_queued_tokens = 0;  // 0: four seconds of prefill capacity
+  int64_t max_num_queued_tokens = 0;                         // 0: four seconds of prefill capacity
   absl::Duration max_queue_delay = absl::Milliseconds(500);  // for a second, then 503; 0: never
 };
 
@@ -121,7 +121,8 @@ struct TransportConfig {
   std::string curve_secret_key_file;    // tcp: this process's pair, of skein keygen
   std::string curve_allowed_keys_file;  // tcp: public keys that the coordinator lets in
   std::string block_address;            // where a worker lends cache blocks; empty: none move
-  std::string group_address;            // where ranks of other hosts reach a worker; empty: none
+  absl::Duration block_timeout = absl::Seconds(5);  // of a transfer of cache blocks
+  std::string group_address;  // where ranks of other hosts reach a worker; empty: none
   absl::Duration heartbeat_interval = absl::Milliseconds(100);
   absl::Duration heartbeat_timeout = absl::Milliseconds(300);
   absl::Duration lease_timeout = absl::Seconds(1);
@@ -129,8 +130,8 @@ struct TransportConfig {
 
 // The supervisor.
 struct NodeConfig {
-  int64_t workers = 0;       // that this node starts; 0: all that are left from the first on
-  int64_t first_worker = 0;  // its number among those of all nodes
+  int64_t workers = 0;          // that this node starts; 0: all that are left from the first on
+  int64_t first_worker = 0;     // its number among those of all nodes
   std::string run_directory;    // empty: /run/skein, or a fresh directory under /tmp
   std::string state_directory;  // empty: /var/lib/skein, or one in the base of run directories
   std::string notify_socket;    // of the service manager; empty: none

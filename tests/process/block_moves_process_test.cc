@@ -107,8 +107,8 @@ TEST(BlockMovesProcessTest, ALostTransferIsCountedAndComputedAgain) {
   LiveServer alone;
   ASSERT_TRUE(alone.StartReady()) << alone.output();
   LiveServer server;
-  ASSERT_TRUE(
-      server.StartReady(Moving({"--prefill-groups", "1", "--enable-faults", "lose_blocks:1"})))
+  ASSERT_TRUE(server.StartReady(Moving(
+      {"--prefill-groups", "1", "--enable-faults", "lose_blocks:1", "--block-timeout", "1"})))
       << server.output();
   for (const ChatCall& call : {Completion(200, 1), Completion(340, 2, 0.8)}) {
     EXPECT_EQ(Ask(server.port(), call), Ask(alone.port(), call));
@@ -116,10 +116,10 @@ TEST(BlockMovesProcessTest, ALostTransferIsCountedAndComputedAgain) {
   EXPECT_EQ(Handed(server, "moved"), 0);
   EXPECT_EQ(Handed(server, "replayed"), 2);
   EXPECT_THAT(server.output(), HasSubstr("msg=\"cache blocks not moved\" worker=2 side=fetch"));
-  // What was lent comes back when its time is over.
-  EXPECT_TRUE(WaitUntil([&] {
-    return Series(server, "skein_kv_blocks", R"(engine="0",state="pending_send")") == 0;
-  }));
+  // What was lent comes back when its time is over, the second that was given.
+  EXPECT_TRUE(WaitUntil(
+      [&] { return Series(server, "skein_kv_blocks", R"(engine="0",state="pending_send")") == 0; },
+      absl::Seconds(4)));
   EXPECT_THAT(server.output(), HasSubstr("the loan was not taken in time"));
   EXPECT_EQ(server.Metric("skein_kv_audit_violations_total"), 0);
 }

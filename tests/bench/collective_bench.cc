@@ -1,7 +1,9 @@
-// What a collective of ranks on one host takes, by size and number of ranks: real processes, one
-// for each rank, timed by rank 0. Beside each figure stands what a copy of the same bytes on one
-// thread takes in the same run. Every rank checks what it gets before and after.
+// What a collective of ranks takes, by size and number of ranks: real processes, one for each rank,
+// timed by rank 0. With --hosts the ranks are dealt out to so many hosts by name, which meet over
+// UCX by TCP of the loopback, not over a wire. Beside each figure stands what a copy of the same
+// bytes on one thread takes in the same run. Every rank checks what it gets before and after.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -9,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include <poll.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "protocol/base/clock.h"
 #include "protocol/tensor/host_group.h"
+#include "protocol/tensor/ucx_port.h"
 #include "tests/bench/bench_line.h"
 
 namespace skein::bench {
@@ -24,12 +29,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using protocol::GatherPart;
 using protocol::HostGroup;
+using protocol::HostGroupOptions;
 
 constexpr size_t kCapacity = size_t{64} << 20;
 
 struct Options {
   RunIdentity run{.bench = "collective_bench", .commit = "unknown", .seed = 1, .reps = 400};
   std::vector<int> ranks = {1, 2, 4};
+  int hosts = 1;
+};
+
+// Where the ports of the ranks are, in memory that all of them see.
+struct Addresses {
+  char text[HostGroup::kRanksMax][32] = {};
+  std::atomic<int> count = 0;
 };
 
 enum class Kind { kGather, kExchange, kLayer };
@@ -40,11 +53,12 @@ enum class Kind { kGather, kExchange, kLayer };
 struct Case {
   Kind kind;
   size_t size;
-  std::string Name(int ranks) const {
+  std::string Name(int ranks, int hosts) const {
     const char* name = kind == Kind::kGather     ? "gather_"
                        : kind == Kind::kExchange ? "exchange_"
                                                  : "layer_rows_";
-    return absl::StrCat(name, size, "_ranks_", ranks);
+    return absl::StrCat(name, size, "_ranks_", ranks,
+                        hosts == 1 ? "" : absl::StrCat("_hosts_", hosts));
   }
 };
 
@@ -152,13 +166,42 @@ class RankRun {
   std::vector<std::byte> mine_, all_;
 };
 
+// The way to ranks of other hosts, and where they all are.
+bool OpenPort(const Options& options, int rank, int ranks, Addresses& addresses,
+              std::unique_ptr<protocol::UcxGroupPort>& port, HostGroupOptions& group) {
+  auto made = protocol::UcxGroupPort::Create({.transports = protocol::UcxTransports::kTcp});
+  if (!made.ok()) {
+    std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
+    return false;
+  }
+  port = *std::move(made);
+  std::snprintf(addresses.text[rank], sizeof(addresses.text[rank]), "%s", port->address().c_str());
+  ++addresses.count;
+  const absl::Time end = protocol::MonotonicNow() + absl::Seconds(30);
+  while (addresses.count < ranks) {
+    if (protocol::MonotonicNow() > end) return false;
+    ::poll(nullptr, 0, 1);
+  }
+  for (int i = 0; i < ranks; ++i) {
+    group.places.push_back({absl::StrCat("host ", i % options.hosts), addresses.text[i]});
+  }
+  group.port = port.get();
+  group.epoch = 1;
+  return true;
+}
+
 // All cases on one rank; rank 0 prints.
-bool RunRank(const Options& options, const std::string& name, int rank, int ranks) {
-  auto group = HostGroup::Create({.name = name,
-                                  .label = "collective_bench",
-                                  .rank = rank,
-                                  .size = ranks,
-                                  .capacity = kCapacity});
+bool RunRank(const Options& options, const std::string& name, int rank, int ranks,
+             Addresses& addresses) {
+  HostGroupOptions wanted;
+  wanted.name = name;
+  wanted.label = "collective_bench";
+  wanted.rank = rank;
+  wanted.size = ranks;
+  wanted.capacity = kCapacity;
+  std::unique_ptr<protocol::UcxGroupPort> port;
+  if (options.hosts > 1 && !OpenPort(options, rank, ranks, addresses, port, wanted)) return false;
+  auto group = HostGroup::Create(std::move(wanted));
   if (!group.ok() || !(*group)->Join(protocol::MonotonicNow() + absl::Seconds(30)).ok()) {
     return false;
   }
@@ -176,7 +219,7 @@ bool RunRank(const Options& options, const std::string& name, int rank, int rank
     const size_t bytes = run.Bytes(it);
     for (int i = 0; i < 50; ++i) copies.push_back(run.CopySeconds(bytes) * 1e6);
     const double median = Percentile(took, 50);
-    PrintCase(options.run, it.Name(ranks),
+    PrintCase(options.run, it.Name(ranks, options.hosts),
               {{"ranks", absl::StrCat(ranks)},
                {"read_bytes", absl::StrCat(bytes)},
                {"median_us", JsonNumber(median)},
@@ -192,13 +235,17 @@ bool RunRank(const Options& options, const std::string& name, int rank, int rank
 
 bool RunGroup(const Options& options, int ranks) {
   const std::string name = absl::StrCat("bench-", ::getpid(), "-", ranks);
+  void* memory =
+      ::mmap(nullptr, sizeof(Addresses), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  auto& addresses = *new (memory) Addresses();
   std::vector<pid_t> children;
-  for (int rank = 1; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = ::fork();
-    if (child == 0) ::_exit(RunRank(options, name, rank, ranks) ? 0 : 1);
+    if (child == 0) ::_exit(RunRank(options, name, rank, ranks, addresses) ? 0 : 1);
     children.push_back(child);
   }
-  bool valid = RunRank(options, name, 0, ranks);
+  bool valid = true;
   for (const pid_t child : children) {
     int status = 0;
     valid = ::waitpid(child, &status, 0) == child && WIFEXITED(status) &&
@@ -219,8 +266,11 @@ int Run(int argc, char** argv) {
       options.run.reps = number;
     } else if (flag == "--ranks" && is_number && number > 0 && number <= HostGroup::kRanksMax) {
       options.ranks = {number};
+    } else if (flag == "--hosts" && is_number && number > 0 && number <= HostGroup::kRanksMax) {
+      options.hosts = number;
     } else {
-      std::fprintf(stderr, "collective_bench [--ranks N] [--reps N] [--commit ID]; not %s %s\n",
+      std::fprintf(stderr,
+                   "collective_bench [--ranks N] [--hosts N] [--reps N] [--commit ID]; not %s %s\n",
                    argv[i], argv[i + 1]);
       return 2;
     }

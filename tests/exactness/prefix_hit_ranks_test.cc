@@ -26,8 +26,8 @@ TEST(PrefixHitRanks, EqualsColdAtEveryLengthByRecomputation) {
   HitsEqualCold({.checkpoint = kLong, .checkpoints = 0, .chunk = 48, .ranks = 2}, 167);
 }
 
-// One rank hits while the other, and then the other way round, computes a prompt of which it knows
-// nothing, in parts.
+// A rank hits while the other one computes a prompt of which it knows nothing, in parts; in turns,
+// so that each hits twice: what others left, and the second time a checkpoint at the end.
 void HitsBesideAColdPromptEqualCold(const HitSetup& setup, uint32_t stride) {
   for (const uint32_t shared : Lengths(1, stride)) {
     SCOPED_TRACE(NameOf(setup, shared));
@@ -36,20 +36,26 @@ void HitsBesideAColdPromptEqualCold(const HitSetup& setup, uint32_t stride) {
     HitRun run(setup);
     for (uint32_t rank = 0; rank < setup.ranks; ++rank) run.Add(Prompt(setup, shared + 9), 0, 1);
     run.Finish();
-    for (const bool hit_first : {true, false}) {
-      const uint64_t hit = run.last_id() + (hit_first ? 1 : 2);
-      const uint64_t other = run.last_id() + (hit_first ? 2 : 1);
-      for (const bool is_hit : {hit_first, !hit_first}) {
-        run.Add(is_hit ? Prompt(setup, shared + 3, shared, shared) : Prompt(setup, length, 0),
+    for (uint32_t round = 0; round < 2 * setup.ranks; ++round) {
+      const uint64_t first = run.last_id() + 1;
+      const uint64_t hit = first + round % setup.ranks;
+      for (uint64_t id = first; id < first + setup.ranks; ++id) {
+        // They share `round` tokens with the others, which is no block.
+        run.Add(id == hit ? Prompt(setup, shared + 3, shared, shared)
+                          : Prompt(setup, length, round, round),
                 temperature);
       }
       run.Finish();
-      ExpectAnswer(run, hit, Cold(setup, shared + 3, shared, temperature));
-      ExpectAnswer(run, other, Cold(setup, length, 0, temperature));
-      EXPECT_EQ(run.cached(other), 0U);
-      // The state at the end of the blocks that the first prompts left is there or recomputed.
-      if (shared >= 2 * HitRun::kBlock + setup.chunk) {
-        EXPECT_GT(run.cached(hit), 0U);
+      for (uint64_t id = first; id < first + setup.ranks; ++id) {
+        ExpectAnswer(run, id,
+                     id == hit ? Cold(setup, shared + 3, shared, temperature)
+                               : Cold(setup, length, round, temperature));
+        if (id != hit) {
+          EXPECT_EQ(run.cached(id), 0U);
+        }
+      }
+      if (round >= setup.ranks) {
+        EXPECT_EQ(run.cached(hit), (shared + 2) / HitRun::kBlock * HitRun::kBlock);
       }
       if (testing::Test::HasFailure()) return;
     }
@@ -60,8 +66,11 @@ void HitsBesideAColdPromptEqualCold(const HitSetup& setup, uint32_t stride) {
 }
 
 TEST(PrefixHitRanks, EqualsColdBesideAColdPromptOfTheOtherRank) {
-  HitsBesideAColdPromptEqualCold({.checkpoint = kLong, .chunk = 96, .ranks = 2}, 199);
-  HitsBesideAColdPromptEqualCold({.checkpoint = kTiny, .depth = 3, .chunk = 96, .ranks = 2}, 421);
+  HitsBesideAColdPromptEqualCold({.checkpoint = kLong, .chunk = 96, .ranks = 2}, 233);
+}
+
+TEST(PrefixHitRanks, EqualsColdBesideAColdPromptOfTheOtherRankWithDrafts) {
+  HitsBesideAColdPromptEqualCold({.checkpoint = kTiny, .depth = 3, .chunk = 96, .ranks = 2}, 431);
 }
 
 }  // namespace

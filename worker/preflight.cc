@@ -51,13 +51,21 @@ absl::StatusOr<Room> FindRoom(const protocol::Config& config, const ModelSpec& s
     return absl::InvalidArgumentError(
         absl::StrCat("model.path ", config.model.path, ": ", error.message()));
   }
+  const auto share = static_cast<uint64_t>(static_cast<double>(device.memory_bytes) *
+                                           config.worker.gpu_memory_utilization);
+  if (weights >= share) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "worker.gpu_memory_utilization is ", config.worker.gpu_memory_utilization, ", ",
+        share >> 20, " MiB of the ", device.name, "; the weights in ", config.model.path, " need ",
+        weights >> 20, " MiB; give a larger share, or serve a smaller model"));
+  }
   if (weights >= device.free_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the weights in ", config.model.path, " need ", weights >> 20, " MiB, the ", device.name,
         " has ", device.free_bytes >> 20, " of ", device.memory_bytes >> 20,
         " MiB free; end what else uses it, or serve a smaller model"));
   }
-  const uint64_t free = device.free_bytes - weights;
+  const uint64_t free = std::min(device.free_bytes, share) - weights;
   return Room{free, free / 4 * 3};
 }
 
@@ -156,7 +164,9 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
   if (free > 0 && needed > free) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the caches need ", needed >> 20, " MiB, ", free >> 20,
-        " MiB are free; lower model.max_model_len, scheduler.max_num_seqs or worker.num_blocks"));
+        " MiB are free; lower model.max_model_len, scheduler.max_num_seqs or worker.num_blocks",
+        config.worker.gpu_memory_utilization < 1 ? ", or raise worker.gpu_memory_utilization"
+                                                 : ""));
   }
   return options;
 }

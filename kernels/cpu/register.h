@@ -15,7 +15,7 @@ enum class CpuIsa : uint8_t {
   kAuto,    // the widest that the processor has
   kScalar,  // plain C++
   kAvx2,    // AVX2, FMA and F16C
-  kAvx512,  // AVX-512 F, BW, DQ and VL beside those
+  kAvx512,  // AVX-512 F, BW, DQ, VL and VNNI beside those
 };
 
 // Whether this processor and its operating system run the AVX2 (AVX-512) kernels.

@@ -4,9 +4,10 @@
 // the rest. The copy engine brings codes of both sides to shared memory as they are; eight warps
 // multiply: codes are the operands of warpgroup products, each one unit of 32 inputs from zero,
 // whose sum times both scales is added in f32 (catalogue 13.3 K1). The parts of a cluster are added
-// in order. Up to 64 rows all blocks run at once, one a multiprocessor, which take tile after tile
-// where there are no parts to add; with more rows and tiles enough a block takes all parts, one
-// after the other. How inputs are divided depends on N and K alone, and so does the order of a sum.
+// in order. Up to 64 rows all blocks run at once, one or two a multiprocessor, which take tile
+// after tile where there are no parts to add; with more rows and tiles enough a block takes all
+// parts, one after the other. How inputs are divided depends on N and K alone, and so does the
+// order of a sum.
 // Device code.
 #pragma once
 

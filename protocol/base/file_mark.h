@@ -9,7 +9,8 @@
 
 namespace skein::protocol {
 
-// Change time in nanoseconds, number and size of a file: together, since time is coarse.
+// Time of the last change, of the file's mode and owner too, in nanoseconds, number and size of a
+// file: together, since time is coarse.
 struct FileMark {
   int64_t changed_ns = 0;
   uint64_t number = 0;
@@ -20,7 +21,7 @@ struct FileMark {
 inline FileMark MarkOf(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return {};
-  return {status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec, status.st_ino,
+  return {status.st_ctim.tv_sec * 1'000'000'000 + status.st_ctim.tv_nsec, status.st_ino,
           status.st_size};
 }
 

@@ -113,6 +113,7 @@ std::string FormatNumber(double value) {
 
 std::string_view TypeName(const ConfigKey& key) {
   if (std::holds_alternative<int64_t& (*)(Config&)>(key.access)) return "integer";
+  if (std::holds_alternative<double& (*)(Config&)>(key.access)) return "number";
   if (std::holds_alternative<absl::Duration& (*)(Config&)>(key.access)) return "number of seconds";
   return key.choices.empty() ? "text" : "choice";
 }
@@ -123,7 +124,7 @@ std::string Expectation(const ConfigKey& key) {
     return Concat("one of ", absl::StrJoin(absl::StrSplit(ToAbsl(key.choices), '|'), ", "));
   }
   if (TypeName(key) == "text") return "text";
-  return Concat(TypeName(key) == "integer" ? "an integer" : "a number of seconds", " from ",
+  return Concat(TypeName(key) == "integer" ? "an " : "a ", TypeName(key), " from ",
                 FormatNumber(key.min), " to ", FormatNumber(key.max));
 }
 
@@ -156,12 +157,12 @@ std::string Store(const ConfigKey& key, std::string_view text, Config& config) {
     }
     return "";
   }
-  if (const auto* duration = std::get_if<absl::Duration& (*)(Config&)>(&key.access)) {
+  if (NumberOf(key, config)) {
     const std::optional<double> value = ParseWhole<double>(text);
     if (!value.has_value() || !std::isfinite(*value)) {
       return Concat("\"", text, "\" is not a number; give ", Expectation(key));
     }
-    (*duration)(config) = absl::Seconds(*value);
+    SetNumber(key, *value, config);
     if (*value < key.min || *value > key.max) {
       return Concat(text, " is out of range; give ", Expectation(key));
     }
@@ -410,8 +411,8 @@ void CheckRanges(const Config& config, Problems& problems) {
     double value = 0;
     if (const auto* integer = std::get_if<int64_t& (*)(Config&)>(&key.access)) {
       value = static_cast<double>((*integer)(scratch));
-    } else if (const auto* duration = std::get_if<absl::Duration& (*)(Config&)>(&key.access)) {
-      value = absl::ToDoubleSeconds((*duration)(scratch));
+    } else if (const std::optional<double> number = NumberOf(key, scratch)) {
+      value = *number;
     } else {
       continue;
     }
@@ -426,9 +427,7 @@ std::string ValueText(const ConfigKey& key, Config& config) {
   if (const auto* integer = std::get_if<int64_t& (*)(Config&)>(&key.access)) {
     return Concat((*integer)(config));
   }
-  if (const auto* duration = std::get_if<absl::Duration& (*)(Config&)>(&key.access)) {
-    return FormatNumber(absl::ToDoubleSeconds((*duration)(config)));
-  }
+  if (const std::optional<double> number = NumberOf(key, config)) return FormatNumber(*number);
   return QuoteYaml(std::get<std::string& (*)(Config&)>(key.access)(config));
 }
 

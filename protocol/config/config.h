@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -97,8 +98,9 @@ struct WorkerConfig {
   int64_t enforce_eager = 0;     // 1: no recorded graphs on a GPU
   std::string kernels;           // operators of another backend: "op=name,op=name"
   int64_t num_blocks = 0;        // 0: what max_num_seqs sequences of max_model_len need, capped
-  std::string enable_faults;     // planted faults of tests, see fault_list.h; empty: none
-  std::string metrics_listen;    // ADDRESS:PORT of the node's first worker; empty: nowhere
+  double gpu_memory_utilization = 1;  // share of a GPU's memory that the worker may fill
+  std::string enable_faults;          // planted faults of tests, see fault_list.h; empty: none
+  std::string metrics_listen;         // ADDRESS:PORT of the node's first worker; empty: nowhere
 };
 
 // The listener for operators.
@@ -187,12 +189,12 @@ struct Config {
 // One row of the table.
 struct ConfigKey {
   // Where the value lives; the alternative says its type.
-  using Access =
-      std::variant<std::string& (*)(Config&), int64_t& (*)(Config&), absl::Duration& (*)(Config&)>;
+  using Access = std::variant<std::string& (*)(Config&), int64_t& (*)(Config&),
+                              double& (*)(Config&), absl::Duration& (*)(Config&)>;
   std::string_view path;  // "server.port"
   std::string_view flag;  // "port": --port
   Access access;
-  double min = 0;  // integers, and durations in seconds
+  double min = 0;  // numbers, and durations in seconds
   double max = 0;
   std::string_view choices;  // "a|b" for enumerations; empty: any text
   std::string_view unit;
@@ -212,6 +214,11 @@ int64_t ExpertParallelSize(const SchedulerConfig& scheduler);
 
 // Every key there is, grouped by section.
 std::span<const ConfigKey> ConfigKeys();
+
+// The value of a key that is a number, or a duration in seconds; nothing for other keys.
+std::optional<double> NumberOf(const ConfigKey& key, Config& config);
+// Sets it; no other keys.
+void SetNumber(const ConfigKey& key, double value, Config& config);
 
 enum class ConfigOrigin { kDefault, kFile, kFlag };
 

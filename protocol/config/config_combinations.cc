@@ -16,11 +16,24 @@ bool Meet(std::string_view one, std::string_view other) {
   return one == other || is_any(one) || is_any(other);
 }
 
+// Whether what is served begins with the path: /v1/models under /v1 would be /models.
+bool IsServed(std::string_view path) {
+  for (const std::string_view served :
+       {"/v1", "/health", "/metrics", "/ping", "/version", "/load", "/tokenize", "/detokenize"}) {
+    if (path == served || (path.starts_with(served) && path[served.size()] == '/')) return true;
+  }
+  return false;
+}
+
 // The path is one that requests can begin with.
 void CheckRootPath(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
   const std::string& path = config.server.root_path;
   const bool good = path.empty() || (path.size() > 1 && path.front() == '/' && path.back() != '/' &&
                                      path.find_first_of(" ?#%\"\\") == std::string::npos);
+  if (good && IsServed(path)) {
+    problems.push_back(Concat(name_of("server.root_path"), ": \"", path,
+                              "\" is a path that is served itself; give one as /skein"));
+  }
   if (good) return;
   problems.push_back(Concat(name_of("server.root_path"), ": \"", path,
                             "\" is no path of a URL; give one as /skein, without a / at its end"));

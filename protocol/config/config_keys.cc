@@ -191,6 +191,10 @@ constexpr ConfigKey kKeys[] = {
      "operators that another backend serves, as operator=backend,...: to compare or work around"},
     {"worker.num_blocks", "num-blocks", &At<&Config::worker, &WorkerConfig::num_blocks>, 0, 1 << 24,
      "", "", "cache blocks; 0: enough for max-num-seqs sequences of max-model-len, capped"},
+    {"worker.gpu_memory_utilization", "gpu-memory-utilization",
+     &At<&Config::worker, &WorkerConfig::gpu_memory_utilization>, 0.01, 1, "", "",
+     "share of a GPU's memory that a worker may fill with weights, caches and what steps need; "
+     "less leaves room for others. Without meaning where caches lie in the host's memory"},
     {"worker.enable_faults", "enable-faults", &At<&Config::worker, &WorkerConfig::enable_faults>, 0,
      0, "", "",
      "faults to plant in tests of recovery: abort_on_token:ID, hang_on_token:ID, "
@@ -251,8 +255,8 @@ constexpr ConfigKey kKeys[] = {
 
     {"node.workers", "data-parallel-size-local", &At<&Config::node, &NodeConfig::workers>, 0, 64,
      "", "", "workers of data-parallel-size that this node starts; 0: all, from first-worker on"},
-    {"node.first_worker", "data-parallel-start-rank",
-     &At<&Config::node, &NodeConfig::first_worker>, 0, 63, "", "",
+    {"node.first_worker", "data-parallel-start-rank", &At<&Config::node, &NodeConfig::first_worker>,
+     0, 63, "", "",
      "number of this node's first worker among those of all nodes, which have no gap"},
     {"node.run_directory", "run-directory", &At<&Config::node, &NodeConfig::run_directory>, 0, 0,
      "", "", "directory of sockets and generated files; empty: /run/skein or one under /tmp"},
@@ -330,5 +334,20 @@ constexpr ConfigKey kKeys[] = {
 }  // namespace
 
 std::span<const ConfigKey> ConfigKeys() { return kKeys; }
+
+std::optional<double> NumberOf(const ConfigKey& key, Config& config) {
+  if (const auto* number = std::get_if<double& (*)(Config&)>(&key.access)) return (*number)(config);
+  const auto* duration = std::get_if<absl::Duration& (*)(Config&)>(&key.access);
+  if (duration == nullptr) return std::nullopt;
+  return absl::ToDoubleSeconds((*duration)(config));
+}
+
+void SetNumber(const ConfigKey& key, double value, Config& config) {
+  if (const auto* number = std::get_if<double& (*)(Config&)>(&key.access)) {
+    (*number)(config) = value;
+  } else {
+    std::get<absl::Duration& (*)(Config&)>(key.access)(config) = absl::Seconds(value);
+  }
+}
 
 }  // namespace skein::protocol

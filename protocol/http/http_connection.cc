@@ -92,9 +92,8 @@ void HttpConnection::OnTlsBytes(std::string_view bytes) {
   if (!text.empty()) OnBytes(text);
   if (is_closed_) return;
   if (state == TlsSession::State::kBroken) {
-    host_.Count("malformed", "tls");
     Write();  // the alert, as far as the socket takes it
-    return Close();
+    return CloseBroken();
   }
   // The client sends no more: as when its stream ended.
   if (state == TlsSession::State::kEnded) return OnRead(IoResult::kEnd, 0);
@@ -250,6 +249,12 @@ bool HttpConnection::IsBroken() const {
   return tls_ != nullptr && tls_->state() == TlsSession::State::kBroken;
 }
 
+void HttpConnection::CloseBroken() {
+  if (is_closed_) return;
+  host_.Count("malformed", "tls");
+  Close();
+}
+
 void HttpConnection::Write() {
   if (is_closed_ || !in_flight_.empty()) return;
   if (is_streaming_ && !stream_.empty()) {
@@ -261,13 +266,11 @@ void HttpConnection::Write() {
   const bool ends = is_streaming_ && stream_ended_;
   if (ends) out_ += "0\r\n\r\n";
   TakeOut();
-  if (IsBroken()) {  // nobody could read what comes: no need to wait for a deadline
-    host_.Count("malformed", "tls");
-    return Close();
-  }
   in_flight_done_ = 0;
   write_progress_ = last_output_ = Clock::now();
   const bool is_sent = SendInFlight();
+  // Behind an alert nobody could read what comes: no need to wait for a deadline.
+  if (IsBroken()) CloseBroken();
   if (is_closed_) return;
   // The answer is over before its last bytes are settled: nobody is told that it may go on.
   if (ends) is_streaming_ = false;

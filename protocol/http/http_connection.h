@@ -110,6 +110,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void CloseAfterWrite();
   void TakeOut();
   bool IsBroken() const;
+  // Counts and closes what is broken, once.
+  void CloseBroken();
   void Write();
   void WriteSoon();
   // Gives in_flight_ to the socket; false when bytes are left, which leave by themselves then.

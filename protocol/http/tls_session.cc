@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cctype>
+#include <cstring>
 #include <utility>
 
 #include <arpa/inet.h>
@@ -30,11 +31,14 @@ struct SessionFree {
   void operator()(SSL* session) const { ::SSL_free(session); }
 };
 
-// The newest reason of OpenSSL's own queue, which is empty afterwards.
+// The reason of OpenSSL's own queue, which is empty afterwards: the system's if a file could not be
+// read, else the newest.
 std::string LastReason() {
+  const unsigned long first = ::ERR_peek_error();
   const unsigned long code = ::ERR_peek_last_error();
-  const char* reason = ::ERR_reason_error_string(code);
   ::ERR_clear_error();
+  if (ERR_SYSTEM_ERROR(first)) return std::strerror(ERR_GET_REASON(first));
+  const char* reason = ::ERR_reason_error_string(code);
   return reason == nullptr ? "it cannot be read" : reason;
 }
 

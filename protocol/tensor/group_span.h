@@ -92,7 +92,6 @@ class GroupSpan {
     std::array<std::span<const std::byte>, 2> payloads = {};
   };
 
-  // InvalidArgument names the rank whose address is none.
   // A rank of another host with which this one has a connection, and what goes over it.
   struct Peer {
     int rank = 0;

@@ -12,6 +12,7 @@
 
 #include "protocol/base/clock.h"
 #include "protocol/base/strings.h"
+#include "protocol/messages/control.h"
 #include "tests/process/chat_client.h"
 #include "tests/process/live_server.h"
 
@@ -130,8 +131,9 @@ TEST_P(RolloutProcessTest, EveryStreamIsWholeAndExact) {
                                  std::to_string(groups), "--rollout-soak", "0.5",
                                  "--rollout-drain-timeout", "0.3"}))
       << server.output();
+  const std::string before = "protocol=1." + std::to_string(protocol::kProtocolMinor - 1);
   // The line takes the way through the supervisor; readiness is seen over HTTP.
-  EXPECT_TRUE(server.WaitForOutput("build=before protocol=1.3")) << server.output();
+  EXPECT_TRUE(server.WaitForOutput("build=before " + before)) << server.output();
   const ChatAnswer greedy = Ask(server.port(), kStory);
   const ChatAnswer seeded = Ask(server.port(), kSeededStory);
   ASSERT_EQ(greedy.entries.size(), 300u) << greedy.refusal;
@@ -140,7 +142,7 @@ TEST_P(RolloutProcessTest, EveryStreamIsWholeAndExact) {
   Load drawn(server.port(), kSeededStory, seeded, 3);
   programs.SetWorker("skein-worker");
   most_out = std::max(most_out, RollOut(server, SKEIN_VERSION));
-  EXPECT_EQ(CountOf(server.output(), "protocol=1.3"), groups);
+  EXPECT_EQ(CountOf(server.output(), before), groups);
   programs.SetWorker("skein-worker-before");
   most_out = std::max(most_out, RollOut(server, "before"));
   plain.Stop();

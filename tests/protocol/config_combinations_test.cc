@@ -66,6 +66,12 @@ TEST(ConfigCombinationsTest, ARootPathIsOne) {
                                    "\" is no path of a URL; give one as /skein, without a / at its "
                                    "end")));
   }
+  for (const char* path : {"/v1", "/v1/a", "/health", "/tokenize"}) {
+    config.server.root_path = path;
+    EXPECT_THAT(Problems(config),
+                ElementsAre(Concat("server.root_path: \"", path,
+                                   "\" is a path that is served itself; give one as /skein")));
+  }
 }
 
 TEST(ConfigCombinationsTest, ProductsAreNotSharedOut) {

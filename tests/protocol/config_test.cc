@@ -281,6 +281,8 @@ TEST(ConfigTest, BadFilesAreRefusedWithPlaceKeyAndRemedy) {
        "FILE:2: server.head_timeout: \"soon\" is not a number; give a number of seconds from 0.05"},
       {"server:\n  head_timeout: nan\n", "server.head_timeout: \"nan\" is not a number"},
       {"server:\n  head_timeout: 5s\n", "server.head_timeout: \"5s\" is not a number"},
+      {"worker:\n  gpu_memory_utilization: 1.5\n",
+       "worker.gpu_memory_utilization: 1.5 is out of range; give a number from 0.01 to 1"},
       {"scheduler:\n  lanes: 3\n", "scheduler.lanes: 3 is out of range; give an integer from 1 to"},
       {"server: &s\n  port: 1\n", "FILE:1: an anchor (&name) is not allowed"},
       {"server:\n  port: *x\n", "FILE:2: "},

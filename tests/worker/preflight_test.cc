@@ -159,6 +159,31 @@ TEST_F(PreflightTest, RefusesWeightsBeyondTheMemoryOfADevice) {
   EXPECT_TRUE(PlanLoad(config_, spec_, gpu).ok());
 }
 
+// The rest of a device is for others, whether they use it now or not.
+TEST_F(PreflightTest, AShareOfADeviceIsNotExceeded) {
+  kernels::DeviceProperties gpu{.name = "GPU", .features = "", .num_cores = 1};
+  gpu.memory_bytes = gpu.free_bytes = uint64_t{256} << 20;
+  config_.worker.num_blocks = 0;
+  config_.scheduler.max_num_seqs = 16;
+  config_.model.max_model_len = 200000;
+  const auto whole = PlanLoad(config_, spec_, gpu);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  config_.worker.gpu_memory_utilization = 0.5;
+  const auto half = PlanLoad(config_, spec_, gpu);
+  ASSERT_TRUE(half.ok()) << half.status();
+  EXPECT_LT(half->num_blocks, whole->num_blocks / 2) << "weights take their part of both";
+  EXPECT_GT(half->num_blocks, whole->num_blocks / 3);
+  // What others hold counts only where it leaves less than the share.
+  gpu.free_bytes = uint64_t{192} << 20;
+  EXPECT_EQ(PlanLoad(config_, spec_, gpu)->num_blocks, half->num_blocks);
+  gpu.memory_bytes = gpu.free_bytes = uint64_t{64} << 20;
+  config_.worker.gpu_memory_utilization = 0.01;
+  const absl::Status status = PlanLoad(config_, spec_, gpu).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("worker.gpu_memory_utilization is 0.01, 0 MiB of the GPU"));
+}
+
 TEST_F(PreflightTest, TheManifestIsTheBackendWithOverrides) {
   config_.worker.kernels = "linear=reference,top_k=reference";
   const auto manifest = PlanManifest(config_, registry_);

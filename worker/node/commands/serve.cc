@@ -136,7 +136,7 @@ std::string ThreadsText(const ServePlan& plan) {
 }
 
 // "2, one group each; threads 1 each; weights mapped once, read only"; of several nodes first which
-// are here: "1, number 2 of 4, ...".
+// are here: "1 here, from number 2 on; in all 4, ...".
 std::string WorkersText(const ServePlan& plan) {
   const int64_t workers = plan.config.scheduler.data_parallel_size;
   const protocol::NodeWorkers own = protocol::WorkersOf(plan.config);

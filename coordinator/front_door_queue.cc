@@ -30,26 +30,32 @@ FrontDoorQueue::FrontDoorQueue(const FrontDoorLimits& limits, protocol::Waker& c
       clock_(std::move(clock)),
       events_(kEventsMax, control) {}
 
-absl::Status FrontDoorQueue::Enter(uint64_t prompt_tokens) {
+std::atomic<uint32_t>& FrontDoorQueue::WaitingOf(std::string_view flow) {
+  return waiting_by_flow_[std::hash<std::string_view>()(flow) % waiting_by_flow_.size()];
+}
+
+absl::Status FrontDoorQueue::Enter(uint64_t prompt_tokens, std::string_view flow) {
   const uint32_t requests = waiting_requests_.fetch_add(1);
+  const uint32_t of_flow = WaitingOf(flow).fetch_add(1);
   const uint64_t tokens = waiting_tokens_.fetch_add(prompt_tokens);
   const uint64_t tokens_max = queued_tokens_max_;
   if (requests >= queued_requests_max_) {
-    Leave(prompt_tokens);
+    Leave(prompt_tokens, flow);
     return Full("queue_requests", absl::StrCat(requests, " requests wait, at most ",
                                                queued_requests_max_, " may; retry later"));
   }
   // An empty line takes any request that can run at all.
   if (requests > 0 && tokens + prompt_tokens > tokens_max) {
-    Leave(prompt_tokens);
+    Leave(prompt_tokens, flow);
     return Full("queue_tokens",
                 absl::StrCat(tokens, " prompt tokens wait, ", prompt_tokens,
                              " more exceed the limit of ", tokens_max, "; retry later"));
   }
   if (requests == 0) {
     delay_.Begin(clock_());
-  } else if (ready_ && delay_.Stands(clock_())) {
-    Leave(prompt_tokens);
+  } else if (of_flow > 0 && ready_ && delay_.Stands(clock_())) {
+    // Who has nobody waiting is not behind those that are late: flows take turns.
+    Leave(prompt_tokens, flow);
     return Full("queue_delay",
                 absl::StrCat(requests, " requests wait, none of which began within ",
                              std::chrono::duration<double>(delay_.most()).count(),
@@ -81,7 +87,8 @@ std::chrono::nanoseconds FrontDoorQueue::SincePulse() const {
   return std::chrono::nanoseconds(clock_().time_since_epoch().count() - pulse);
 }
 
-void FrontDoorQueue::Leave(uint64_t prompt_tokens) {
+void FrontDoorQueue::Leave(uint64_t prompt_tokens, std::string_view flow) {
+  WaitingOf(flow).fetch_sub(1);
   waiting_requests_.fetch_sub(1);
   waiting_tokens_.fetch_sub(prompt_tokens);
 }
@@ -96,9 +103,10 @@ absl::Status FrontDoorQueue::TrySubmit(SubmitRequest request) {
   }
   SKEIN_RETURN_IF_ERROR(CheckQuarantine(request));
   const uint64_t tokens = request.prompt_ids.size();
-  SKEIN_RETURN_IF_ERROR(Enter(tokens));
+  const std::string flow = request.flow;
+  SKEIN_RETURN_IF_ERROR(Enter(tokens, flow));
   absl::Status pushed = events_.TryPush(std::move(request));
-  if (!pushed.ok()) Leave(tokens);
+  if (!pushed.ok()) Leave(tokens, flow);
   return pushed;
 }
 

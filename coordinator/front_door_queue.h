@@ -3,11 +3,13 @@
 // Cancel; TakeAll and the setters belong to the control thread. Must never wait.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -63,7 +65,7 @@ class FrontDoorQueue final : public FrontDoor {
   void Pulse() { pulse_ = clock_().time_since_epoch().count(); }
   void SetQueuedTokensMax(uint64_t tokens) { queued_tokens_max_ = tokens; }
   // A submitted request waits no more: it runs, or it is gone.
-  void Leave(uint64_t prompt_tokens);
+  void Leave(uint64_t prompt_tokens, std::string_view flow);
   // A request runs that waited so long. Control thread.
   void NoteStart(std::chrono::nanoseconds waited) { delay_.Started(waited, clock_()); }
   // Refuses everything from here on. Any thread.
@@ -84,7 +86,9 @@ class FrontDoorQueue final : public FrontDoor {
   double PredictedWait() const;
 
  private:
-  absl::Status Enter(uint64_t prompt_tokens);
+  absl::Status Enter(uint64_t prompt_tokens, std::string_view flow);
+  // How many of a flow wait, or of one with the same hash: exact enough for what it is used for.
+  std::atomic<uint32_t>& WaitingOf(std::string_view flow);
   absl::Status CheckQuarantine(const SubmitRequest& request) const;
 
   const uint32_t queued_requests_max_;
@@ -99,6 +103,7 @@ class FrontDoorQueue final : public FrontDoor {
   std::atomic<bool> draining_ = false;
   std::atomic<uint32_t> waiting_requests_ = 0;
   std::atomic<uint64_t> waiting_tokens_ = 0;
+  std::array<std::atomic<uint32_t>, 1024> waiting_by_flow_{};  // by hash
   protocol::Waker& control_;
   const Clock clock_;
   protocol::Mailbox<FrontDoorEvent> events_;

@@ -46,13 +46,14 @@ void RequestTable::AddTimes(const Request& request, TokenDelta& to) {
 void RequestTable::StopWaiting(Request& request) {
   if (!request.waiting) return;
   request.waiting = false;
-  door_.Leave(request.prompt_tokens);
+  door_.Leave(request.prompt_tokens, request.flow);
 }
 
 bool RequestTable::Open(SubmitRequest& request, absl::Time now) {
   Request entry;
   entry.sink = std::move(request.sink);
   entry.prompt_tokens = request.prompt_ids.size();
+  entry.flow = request.flow;
   entry.waiting = !IsCheck(request.id);
   entry.deadline = request.deadline;
   entry.last_token = now;
@@ -65,7 +66,7 @@ bool RequestTable::Open(SubmitRequest& request, absl::Time now) {
     return true;
   }
   SKEIN_LOG(kError, "request id used twice").Field("request", request.id);
-  door_.Leave(prompt_tokens);
+  door_.Leave(prompt_tokens, request.flow);
   return false;
 }
 

@@ -72,6 +72,7 @@ class RequestTable {
   struct Request {
     std::shared_ptr<TokenSink> sink;
     uint64_t prompt_tokens = 0;
+    std::string flow;
     uint64_t generated = 0;
     bool waiting = true;  // counted by the front door
     std::optional<std::chrono::steady_clock::time_point> deadline;

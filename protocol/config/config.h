@@ -79,7 +79,7 @@ struct SchedulerConfig {
   std::string scheduling_policy = "priority";  // within a key; fcfs: by arrival alone
   int64_t max_num_queued_reqs = 1024;
   int64_t max_num_queued_tokens = 0;                         // 0: four seconds of prefill capacity
-  absl::Duration max_queue_delay = absl::Milliseconds(500);  // for a second, then 503; 0: never
+  absl::Duration max_queue_delay;  // none began sooner for a second: 503; 0: never
 };
 
 // Drafting and its verification.

@@ -161,7 +161,7 @@ constexpr ConfigKey kKeys[] = {
     {"scheduler.max_queue_delay", "max-queue-delay",
      &At<&Config::scheduler, &SchedulerConfig::max_queue_delay>, 0, 3600, "", "seconds",
      "how long a request may wait: when none began sooner for a second, newcomers get 503 until "
-     "the line is shorter; 0: they wait as long as it takes"},
+     "one does or nobody waits; 0: they wait as long as it takes"},
 
     {"speculation.method", "speculation-method",
      &At<&Config::speculation, &SpeculationConfig::method>, 0, 0, "auto|dspark|none", "",

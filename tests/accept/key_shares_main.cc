@@ -97,8 +97,7 @@ int Run(int64_t seconds) {
       WriteKeyFile(file, {{"one", "    priority_min: -100\n"}, {"three", "    weight: 3\n"}});
   if (keys.empty() || !server.StartReady({"--model", "deploy/models/tiny-v41", "--max-num-seqs",
                                           std::to_string(kSequences), "--no-enable-prefix-caching",
-                                          "--max-queue-delay", "0", "--api-key-file", file,
-                                          "--log-level", "warn"})) {
+                                          "--api-key-file", file, "--log-level", "warn"})) {
     std::printf("not ready:\n%s\n", server.output().c_str());
     return 1;
   }

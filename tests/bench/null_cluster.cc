@@ -45,8 +45,6 @@ absl::StatusOr<std::unique_ptr<NullCluster>> NullCluster::Start(const std::strin
                                            "1000000",
                                            "--max-num-queued-tokens",
                                            "1000000000",
-                                           "--max-queue-delay",
-                                           "0",
                                            "--lease-timeout",
                                            "10",
                                            "--heartbeat-timeout",

@@ -143,8 +143,7 @@ class Chaos {
             "--data-parallel-size", std::to_string(kWorkers), "--max-num-seqs", "16",
             "--max-num-batched-tokens", "512",
             // Too few for all sequences at their longest: some are preempted.
-            "--num-blocks", "96", "--max-queue-delay", "0", "--restarts-max", "1000",
-            "--restart-backoff-max", "0.2",
+            "--num-blocks", "96", "--restarts-max", "1000", "--restart-backoff-max", "0.2",
             "--max-connections-per-address", "1000", "--log-level", "warn"};
   }
 

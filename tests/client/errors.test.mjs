@@ -79,7 +79,10 @@ test('404: a model that is not served', async () => {
 });
 
 test('404: a route that is not there', () => refusal({ ...missing, code: 'route_not_found' },
-  (client) => client.embeddings.create({ model, input: 'x' })));
+  (client) => client.get('/nothing')));
+
+test('400: what is not served yet', () => refusal({ ...invalid, code: 'unsupported_parameter',
+  param: 'input' }, (client) => client.embeddings.create({ model, input: 'x' })));
 
 test('405: a method that the route has not', () => refusal({ kind: OpenAI.APIError, status: 405,
   type: 'not_found_error', code: 'method_not_allowed' },

@@ -61,7 +61,7 @@ TEST(FrontDoorQueue, BoundsRequests) {
   // Taking the events is not the end of waiting: the loop says when a request runs.
   EXPECT_EQ(door.TakeAll().size(), 2U);
   EXPECT_EQ(door.TrySubmit(Prompt(3, 1)).code(), absl::StatusCode::kResourceExhausted);
-  door.Leave(1);
+  door.Leave(1, "");
   EXPECT_TRUE(door.TrySubmit(Prompt(3, 1)).ok());
 }
 
@@ -109,18 +109,25 @@ TEST(FrontDoorQueue, RefusesNewcomersWhileTheDelayStands) {
             "later");
   EXPECT_EQ(status.GetPayload("skein.full_bound"), "queue_delay");
   EXPECT_EQ(door.waiting_requests(), 3U) << "those that were accepted wait on";
+  // Another key's first request does not wait behind them, its second one would behind the first.
+  SubmitRequest other = Prompt(6, 1);
+  other.flow = "other";
+  EXPECT_TRUE(door.TrySubmit(other).ok());
+  other.id = protocol::RequestId(7);
+  EXPECT_EQ(door.TrySubmit(other).GetPayload("skein.full_bound"), "queue_delay");
+  door.Leave(1, "other");
   // Who waited too long runs; then one that did not.
   door.NoteStart(std::chrono::milliseconds(1500));
-  door.Leave(1);
+  door.Leave(1, "");
   EXPECT_FALSE(door.TrySubmit(Prompt(4, 1)).ok());
   door.NoteStart(std::chrono::milliseconds(400));
-  door.Leave(1);
+  door.Leave(1, "");
   EXPECT_TRUE(door.TrySubmit(Prompt(4, 1)).ok());
   // An empty line takes anybody.
   now += std::chrono::seconds(10);
   EXPECT_FALSE(door.TrySubmit(Prompt(5, 1)).ok());
-  door.Leave(1);
-  door.Leave(1);
+  door.Leave(1, "");
+  door.Leave(1, "");
   EXPECT_TRUE(door.TrySubmit(Prompt(5, 1)).ok());
 }
 

@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 // rule: A1, AB6
 TEST(QueueDelayServingTest, AStandingDelayIsRefusedAndTheRestIsExact) {
   LiveServer server;
-  ASSERT_TRUE(server.StartReady({"--max-num-seqs", "1"})) << server.output();
+  ASSERT_TRUE(server.StartReady({"--max-num-seqs", "1", "--max-queue-delay", "0.5"}))
+      << server.output();
   const ChatCall call = {.content = "Tell me about rivers.", .max_tokens = 2000};
   const ChatAnswer undisturbed = Ask(server.port(), call);
   ASSERT_EQ(undisturbed.entries.size(), 2000u);

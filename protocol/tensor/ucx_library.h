@@ -3,6 +3,7 @@
 // Must never leave UCX's handlers of fatal signals in place: a crash ends this process as before.
 // Opening it takes variables that begin with UCX_ out of the environment of the process, which no
 // other thread may read meanwhile: they are no configuration of ours.
+// It sets UCX_MEM_EVENTS=n, so that UCX leaves the memory functions of the process alone.
 #pragma once
 
 #include <memory>

@@ -26,7 +26,7 @@ inline std::string_view TextOf(const uint8_t* data, size_t size) {
 }
 
 // Ends the process, which is how a target reports, unless the property `what` holds.
-inline void Require(bool holds, std::string_view what, std::string_view detail = {}) {
+inline void Require(bool holds, std::string_view what, std::string_view detail = "") {
   if (holds) return;
   std::fprintf(stderr, "property does not hold: %.*s: %.*s\n", static_cast<int>(what.size()),
                what.data(), static_cast<int>(detail.size()), detail.data());

@@ -1,5 +1,6 @@
 // skein-coordinator: admits requests, plans steps, decides what was accepted. Wiring only.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -192,6 +193,7 @@ std::string VersionJson(const std::string& config_hash) {
 
 // Everything that lives as long as the server, in the order of construction.
 struct Server {
+  std::filesystem::path directory;  // of the configuration file; empty: there is none
   Text text;
   std::unique_ptr<protocol::MetricsRegistry> registry;
   std::unique_ptr<CoordinatorMetrics> metrics;
@@ -269,6 +271,22 @@ absl::Status LoadKeys(const protocol::ServerConfig& config, Server& server) {
   return absl::OkStatus();
 }
 
+// x-skein-degraded, if it was asked for and the supervisor found anything degraded.
+absl::StatusOr<protocol::HttpHeaders> DegradedHeader(const protocol::ServerConfig& config,
+                                                     const std::filesystem::path& directory) {
+  if (config.degraded_header == 0) return protocol::HttpHeaders();
+  std::ifstream file(directory / "degraded");
+  std::string names;
+  if (!file.is_open()) {
+    return absl::FailedPreconditionError(
+        "server.degraded_header (--degraded-header): 1, but nobody examined this host; start the "
+        "coordinator by skein serve, or give 0");
+  }
+  std::getline(file, names);
+  if (names.empty()) return protocol::HttpHeaders();
+  return protocol::HttpHeaders{{"x-skein-degraded", names}};
+}
+
 absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
   const protocol::Config& config = loaded.config;
   SKEIN_RETURN_IF_ERROR(LoadKeys(config.server, server));
@@ -283,6 +301,7 @@ absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
                                 "server.ssl_keyfile (--ssl-keyfile)", config.server.ssl_keyfile}));
   }
   options.root_path = config.server.root_path;
+  SKEIN_ASSIGN_OR_RETURN(options.headers, DegradedHeader(config.server, server.directory));
   options.http_limits = ToHttpLimits(config.server);
   options.json_limits = ToJsonLimits(config.server);
   options.request_limits.max_model_len = static_cast<int32_t>(config.model.max_model_len);
@@ -497,6 +516,13 @@ int MakeKeys(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+// Where the file of --config is: under skein serve the run directory.
+std::filesystem::path ConfigDirectory(const std::vector<std::string>& arguments) {
+  const auto flag = std::find(arguments.begin(), arguments.end(), "--config");
+  if (flag == arguments.end() || flag + 1 == arguments.end()) return {};
+  return std::filesystem::path(*(flag + 1)).parent_path();
+}
+
 int Run(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments[0] == "keygen") return MakeKeys(arguments);
   protocol::LoadOptions load_options;
@@ -506,6 +532,7 @@ int Run(const std::vector<std::string>& arguments) {
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   protocol::InstallLog(protocol::ToLogOptions(loaded->config.log, "skein-coordinator"));
   Server server;
+  server.directory = ConfigDirectory(arguments);
   std::atomic<Server*> running = nullptr;
   auto signals = protocol::SignalWatch::Create([&running](int count) {
     Server* target = running.load();

@@ -177,6 +177,7 @@ absl::Status ApiServer::Impl::Listen() {
   http.limits = options_.http_limits;
   http.tls = options_.tls;
   http.root_path = options_.root_path;
+  http.headers = options_.headers;
   http.on_head = [this](HttpRequest& head) { return CheckHead(head); };
   http.on_request = [this](HttpRequest request, Exchange exchange) {
     OnRequest(std::move(request), std::move(exchange));

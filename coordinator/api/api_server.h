@@ -59,7 +59,8 @@ class ApiServer {
     uint16_t port = 8000;
     int listen_fd =
         -1;  // a socket that listens already, owned from now on; -1: binds host and port
-    std::string root_path;  // that a proxy puts before the routes; empty: none
+    std::string root_path;          // that a proxy puts before the routes; empty: none
+    protocol::HttpHeaders headers;  // of every answer
     std::shared_ptr<protocol::TlsCertificate> tls;  // null: the listener speaks no TLS
     protocol::HttpLimits http_limits;
     protocol::JsonLimits json_limits;

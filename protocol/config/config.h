@@ -45,6 +45,7 @@ struct ServerConfig {
   absl::Duration slow_request_threshold = absl::Seconds(30);  // 0: every request counts as slow
   std::string metrics_compat = "none";                // vllm: its names for our metrics, too
   std::string reasoning_field = "reasoning_content";  // both: reasoning, too
+  int64_t degraded_header = 0;  // 1: answers name the host's degraded features
   absl::Duration shutdown_timeout = absl::Seconds(30);
   int64_t connections_max = 8192;
   int64_t connections_per_address_max = 100;
@@ -78,8 +79,8 @@ struct SchedulerConfig {
   int64_t enable_prefix_caching = 1;           // prompts that begin alike are computed once; 0: not
   std::string scheduling_policy = "priority";  // within a key; fcfs: by arrival alone
   int64_t max_num_queued_reqs = 1024;
-  int64_t max_num_queued_tokens = 0;                         // 0: four seconds of prefill capacity
-  absl::Duration max_queue_delay;  // none began sooner for a second: 503; 0: never
+  int64_t max_num_queued_tokens = 0;  // 0: four seconds of prefill capacity
+  absl::Duration max_queue_delay;     // none began sooner for a second: 503; 0: never
 };
 
 // Drafting and its verification.

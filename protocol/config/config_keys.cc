@@ -69,6 +69,11 @@ constexpr ConfigKey kKeys[] = {
      &At<&Config::server, &ServerConfig::reasoning_field>, 0, 0, "reasoning_content|both", "",
      "both: chats have their reasoning under the name reasoning, too, for clients that know only "
      "that one"},
+    {"server.degraded_header", "degraded-header",
+     &At<&Config::server, &ServerConfig::degraded_header>, 0, 1, "", "",
+     "1: answers have x-skein-degraded with the features that the host lacks, as skein doctor "
+     "names "
+     "them, so that clients can tell them from other servers'; skein serve only"},
     {"server.shutdown_timeout", "shutdown-timeout",
      &At<&Config::server, &ServerConfig::shutdown_timeout>, 0, kDay, "", "seconds",
      "how long running requests may finish after the first stop signal"},

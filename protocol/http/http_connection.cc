@@ -167,13 +167,13 @@ void HttpConnection::Refuse(const HttpRefusal& refusal) {
                 refusal.rule);
   }
   const HttpResponse response = refusal.response ? *refusal.response : host_.Refusal(refusal);
-  out_ += MakeResponseHead(response, BodyFraming::kLength, KeepAlive::kNo) + response.body;
+  out_ += host_.Head(response, BodyFraming::kLength, KeepAlive::kNo) + response.body;
   CloseAfterWrite();
 }
 
 void HttpConnection::Respond(uint64_t answer, HttpResponse response) {
   if (!IsCurrent(answer) || is_streaming_) return;
-  out_ += MakeResponseHead(response, BodyFraming::kLength, Fate());
+  out_ += host_.Head(response, BodyFraming::kLength, Fate());
   if (!is_head_request_) out_ += response.body;
   FinishAnswer();
 }
@@ -182,7 +182,7 @@ void HttpConnection::StartStream(uint64_t answer, const HttpResponse& head) {
   if (!IsCurrent(answer) || is_streaming_) return;
   is_streaming_ = true;
   stream_ended_ = false;
-  out_ += MakeResponseHead(head, BodyFraming::kChunked, Fate());
+  out_ += host_.Head(head, BodyFraming::kChunked, Fate());
   last_output_ = Clock::now();
   WriteSoon();
 }

@@ -54,6 +54,9 @@ struct HttpConnectionHost {
     if (options.on_event) options.on_event({kind, name});
   }
   HttpResponse Refusal(const HttpRefusal& refusal) const;
+  std::string Head(const HttpResponse& response, BodyFraming framing, KeepAlive keep_alive) const {
+    return MakeResponseHead(response, framing, keep_alive, options.headers);
+  }
 };
 
 // One accepted socket: its requests, its answers, its deadlines.

@@ -158,9 +158,9 @@ void HttpServer::Impl::OnAccept(const error_code& error, tcp::socket socket) {
     socket.non_blocking(true, ignored);
     // Before a handshake there is no way to say it.
     if (host.options.tls == nullptr)
-      socket.send(asio::buffer(MakeResponseHead(response, BodyFraming::kLength, KeepAlive::kNo) +
-                               response.body),
-                  0, ignored);
+      socket.send(
+          asio::buffer(host.Head(response, BodyFraming::kLength, KeepAlive::kNo) + response.body),
+          0, ignored);
     socket.shutdown(tcp::socket::shutdown_send, ignored);
   } else {
     ++connections_of_address[address];

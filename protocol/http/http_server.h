@@ -85,6 +85,8 @@ class HttpServer {
     // Not empty: a path that a proxy puts before others, as "/skein". Requests have their path
     // without it, whether it came or not.
     std::string root_path;
+    // Of every answer, also of those that the listener gives itself.
+    HttpHeaders headers;
     // Not null: connections speak TLS, with the certificate there is when they come. A handshake
     // has the time of a head; one that fails or a request without TLS is counted and ends the
     // connection.

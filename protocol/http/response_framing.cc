@@ -9,11 +9,13 @@
 namespace skein::protocol {
 
 std::string MakeResponseHead(const HttpResponse& response, BodyFraming framing,
-                             KeepAlive keep_alive) {
+                             KeepAlive keep_alive, const HttpHeaders& always) {
   std::string head = "HTTP/1.1 " + std::to_string(response.status) + " " +
                      std::string(HttpReason(response.status)) + "\r\n";
   if (!response.content_type.empty()) head += "Content-Type: " + response.content_type + "\r\n";
-  for (const auto& [name, value] : response.headers) head += name + ": " + value + "\r\n";
+  for (const HttpHeaders& headers : {std::cref(response.headers), std::cref(always)}) {
+    for (const auto& [name, value] : headers) head += name + ": " + value + "\r\n";
+  }
   if (framing == BodyFraming::kChunked) {
     head += "Transfer-Encoding: chunked\r\n";
   } else {

@@ -303,14 +303,15 @@ TEST(StartErrorsTest, InternalFlagsThatAreNoNumbers) {
   }
 }
 
-// Runs skein-coordinator alone with this state, which ends at once for want of a control socket;
-// what it said.
-std::string RunCoordinatorAlone(const std::string& state) {
+// Runs skein-coordinator alone with this state, which ends at once, if only for want of a control
+// socket; what it said.
+std::string RunCoordinatorAlone(const std::string& state,
+                                const std::string& more = "ipc:///no/such/directory/control") {
   const std::string errors = state + ".errors";
   const std::string line = std::string(SKEIN_PROGRAM_DIRECTORY "/skein-coordinator") +
-                           " --model deploy/models/tiny-v41 --backend cpu --control-endpoint "
-                           "ipc:///no/such/directory/control --port 0 --state-directory " +
-                           state + " 2>" + errors;
+                           " --model deploy/models/tiny-v41 --backend cpu --port 0 "
+                           "--state-directory " +
+                           state + " --control-endpoint " + more + " 2>" + errors;
   const int status = std::system(line.c_str());
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), kConfiguration);
@@ -332,6 +333,15 @@ TEST(StartErrorsTest, ACoordinatorWithoutASupervisorTakesTheNextTerm) {
   EXPECT_GT(term_of(RunCoordinatorAlone(state)), first);
   std::ofstream(state + "/term") << "skein term 12";
   EXPECT_THAT(RunCoordinatorAlone(state), HasSubstr("/term is torn"));
+}
+
+// Only a supervisor examines its host.
+TEST(StartErrorsTest, ACoordinatorWithoutASupervisorNamesNoDegradedFeatures) {
+  const LiveServer place;
+  const std::string said = RunCoordinatorAlone(
+      place.directory() + "/state", "ipc://" + place.directory() + "/control --degraded-header 1");
+  EXPECT_THAT(said, HasSubstr("server.degraded_header (--degraded-header): 1, but nobody examined "
+                              "this host; start the coordinator by skein serve, or give 0"));
 }
 
 // A flag is no file name: `keygen --help` once wrote keys into a file of that name.

@@ -32,9 +32,32 @@ TEST_F(HttpConnectionTest, APathBeforeTheRoutesIsTakenOff) {
   };
   EXPECT_THAT(echo("/skein/echo"), HasSubstr("x|/skein/echo"));
   EXPECT_THAT(echo("/echo"), HasSubstr("x|/echo"));
-  RawConnection other(server_->port());
-  other.Send(Get("/skeinecho"));
-  EXPECT_NE(held_.Take(), nullptr) << "another path";
+  const auto path_of = [this](std::string_view path) {
+    RawConnection client(server_->port());
+    client.Send(Get(path));
+    EXPECT_NE(held_.Take(), nullptr);
+    return paths_.Take();
+  };
+  EXPECT_EQ(path_of("/skeinecho"), "/skeinecho") << "another path";
+  EXPECT_EQ(path_of("/skein/skein/held"), "/skein/held") << "once";
+  EXPECT_EQ(path_of("/skein"), "/");
+}
+
+TEST_F(HttpConnectionTest, EveryAnswerHasTheHeadersOfTheListener) {
+  headers_ = {{"x-of-all", "a,b"}};
+  StartServer();
+  const auto head_of = [this](const std::string& request) {
+    RawConnection client(server_->port());
+    client.Send(request);
+    const std::string answer = client.ReadUntilText("\r\n\r\n");
+    held_.IsEmpty() ? void() : held_.Take()->Abort();
+    return answer;
+  };
+  EXPECT_THAT(head_of(Get("/echo")), HasSubstr("200 OK\r\n"));
+  for (const std::string& request :
+       {Get("/echo"), Get("/stream"), std::string("GET nonsense\r\n\r\n")}) {
+    EXPECT_THAT(head_of(request), HasSubstr("\r\nx-of-all: a,b\r\n")) << request;
+  }
 }
 
 TEST_F(HttpConnectionTest, AnswersOnOneConnectionInOrder) {

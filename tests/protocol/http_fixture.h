@@ -61,6 +61,7 @@ class HttpFixture : public ::testing::Test {
     options.on_head = on_head_;
     options.tls = tls_;
     options.root_path = root_path_;
+    options.headers = headers_;
     options.on_request = [this](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
       OnRequest(std::move(request), std::move(exchange));
     };
@@ -73,6 +74,7 @@ class HttpFixture : public ::testing::Test {
 
   std::shared_ptr<TlsCertificate> tls_;  // from the next start on
   std::string root_path_;                // the same
+  HttpHeaders headers_;                  // the same
   // What on_head is from the next start on.
   std::function<std::optional<HttpResponse>(HttpRequest&)> on_head_;
 
@@ -85,10 +87,12 @@ class HttpFixture : public ::testing::Test {
     if (request.path == "/dropped") return;
     exchange->OnClosed([this] { closed_.Put(true); });
     if (request.path == "/stream") exchange->StartStream({200, "text/event-stream", {}, ""});
+    paths_.Put(request.path);
     held_.Put(std::move(exchange));
   }
 
   Box<std::shared_ptr<HttpExchange>> held_;
+  Box<std::string> paths_;  // of the requests that are held
   Box<bool> closed_;
   Box<std::string> events_;
   std::unique_ptr<HttpServer> server_;  // ends first: its thread uses the boxes

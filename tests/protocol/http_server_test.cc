@@ -20,13 +20,16 @@ using HttpServerTest = HttpFixture;
 TEST_F(HttpServerTest, BoundsConnections) {
   HttpLimits limits;
   limits.connections_per_address_max = 1;
+  headers_ = {{"x-of-all", "a"}};
   StartServer(limits);
   RawConnection first(server_->port());
   first.Send(Get("/echo"));
   first.ReadUntilText("|/echo");
   EXPECT_EQ(server_->num_connections(), 1u);
   RawConnection second(server_->port());
-  EXPECT_THAT(second.ReadToEnd(), StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+  const std::string refusal = second.ReadToEnd();
+  EXPECT_THAT(refusal, StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+  EXPECT_THAT(refusal, HasSubstr("\r\nx-of-all: a\r\n"));
   EXPECT_EQ(events_.Take(), "limit connections_per_address");
 }
 

@@ -428,15 +428,22 @@ std::string FeatureMetrics(const std::vector<Feature>& features) {
   return text;
 }
 
+std::string DegradedNames(const std::vector<Feature>& features, std::string_view separator) {
+  std::string names;
+  for (const Feature& feature : features) {
+    if (feature.state != FeatureState::kDegraded) continue;
+    names += Concat(names.empty() ? "" : separator, feature.name);
+  }
+  return names;
+}
+
 std::string FeatureSummary(const std::vector<Feature>& features) {
   size_t ok = 0, unused = 0;
-  std::string degraded;
   for (const Feature& feature : features) {
     ok += feature.state == FeatureState::kOk ? 1 : 0;
     unused += feature.state == FeatureState::kUnused ? 1 : 0;
-    if (feature.state != FeatureState::kDegraded) continue;
-    degraded += Concat(degraded.empty() ? "" : ", ", feature.name);
   }
+  const std::string degraded = DegradedNames(features, ", ");
   return Concat(ok, " ok, ", unused, " unused", degraded.empty() ? "" : ", degraded: ", degraded,
                 "; skein doctor shows each");
 }

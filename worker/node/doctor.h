@@ -56,6 +56,8 @@ absl::Status JudgeFeatures(const protocol::Config& config, const std::vector<Fea
 
 // A table for people: name, state, reason, fix.
 std::string FeatureTable(const std::vector<Feature>& features);
+// The names of degraded ones, with this between two.
+std::string DegradedNames(const std::vector<Feature>& features, std::string_view separator);
 // One line: how many of each state, and the names of degraded ones.
 std::string FeatureSummary(const std::vector<Feature>& features);
 

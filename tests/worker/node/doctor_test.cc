@@ -256,6 +256,12 @@ TEST_F(DoctorTest, TextsShowEachFeature) {
             "rdma            degraded  gone; TCP\n                          fix: load it\n"
             "clock           ok        tsc\nnccl            unused    none\n");
   EXPECT_EQ(FeatureSummary(features), "1 ok, 1 unused, degraded: rdma; skein doctor shows each");
+  EXPECT_EQ(DegradedNames({{"rdma", FeatureState::kDegraded, "", ""},
+                           {"clock", FeatureState::kOk, "", ""},
+                           {"numa", FeatureState::kFailed, "", ""},
+                           {"memlock", FeatureState::kDegraded, "", ""}},
+                          ","),
+            "rdma,memlock");
 }
 
 }  // namespace

@@ -305,14 +305,23 @@ protocol::Config ChildConfig(protocol::Config config, bool with_coordinator,
 }
 
 // What the probes found, and the two choices of the start that are no probe.
-std::string FeatureMetricsOf(const ServePlan& plan, const Containment& containment,
-                             std::vector<Feature> features) {
+std::vector<Feature> ShownFeatures(const ServePlan& plan, const Containment& containment,
+                                   std::vector<Feature> features) {
   const FeatureState contained =
       containment.rung() == 1 ? FeatureState::kOk : FeatureState::kDegraded;
   features.push_back({"containment", contained, containment.description(), ""});
   features.push_back(
       {"backend", FeatureState::kOk, Concat(plan.backend.backend, ": ", plan.backend.reason), ""});
-  return FeatureMetrics(features);
+  return features;
+}
+
+// What the children read of this run: their configuration, whose path it returns, and beside it the
+// degraded features, which the coordinator may have to name in its answers.
+absl::StatusOr<std::string> WriteForChildren(const protocol::Config& child,
+                                             const std::vector<Feature>& features,
+                                             const RunDirectory& run) {
+  SKEIN_RETURN_IF_ERROR(run.WriteFile("degraded", DegradedNames(features, ",")).status());
+  return run.WriteFile("node.yaml", protocol::ConfigYaml(child));
 }
 
 SupervisorOptions ToSupervisorOptions(const ServePlan& plan, NodeParts& parts,
@@ -372,7 +381,8 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
   if (const absl::Status judged = JudgeFeatures(plan.config, features); !judged.ok()) {
     return Fail(judged, protocol::kExitConfig);
   }
-  parts.features = FeatureMetricsOf(plan, *parts.containment, features);
+  const std::vector<Feature> shown = ShownFeatures(plan, *parts.containment, features);
+  parts.features = FeatureMetrics(shown);
   if (const absl::Status ready = PrepareNode(plan, with_coordinator, parts); !ready.ok()) {
     return Fail(ready, protocol::kExitConfig);
   }
@@ -380,7 +390,7 @@ int StartNode(const ServePlan& plan, const ProgramPaths& paths, bool with_coordi
   if (!child.server.ssl_certfile.empty()) {
     parts.life->AskOperators(protocol::ParseAdminAddress(child.admin.listen).value());
   }
-  const auto file = parts.run->WriteFile("node.yaml", protocol::ConfigYaml(child));
+  const auto file = WriteForChildren(child, shown, *parts.run);
   if (!file.ok()) return Fail(file.status(), protocol::kExitConfig);
   const StartFacts facts = {parts.containment->description(), FeatureSummary(features),
                             parts.run->path(),

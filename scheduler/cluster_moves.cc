@@ -12,11 +12,14 @@ bool ClusterScheduler::Prefills(uint32_t engine) const {
   return engine / num_ranks_ < limits_.prefill_groups;
 }
 
-// Whose part it is to compute the next tokens of the sequence; anybody's, if none of those takes
-// newcomers and can ever run it.
+// Whose part it is to compute the next tokens of the sequence.
 ClusterScheduler::Part ClusterScheduler::PartOf(const Sequence& sequence) const {
+  return StandIn(WantsPrefill(sequence) ? Part::kPrefill : Part::kDecode, sequence);
+}
+
+// The part; anybody's, if none of those takes newcomers and can ever run the sequence.
+ClusterScheduler::Part ClusterScheduler::StandIn(Part part, const Sequence& sequence) const {
   if (limits_.prefill_groups == 0) return Part::kAnybody;
-  const Part part = WantsPrefill(sequence) ? Part::kPrefill : Part::kDecode;
   const bool some = std::any_of(engines_.begin(), engines_.end(), [&](const auto& engine) {
     return IsOf(part, engine->index()) && engine->has_epoch() && !engine->cordoned() &&
            engine->CheckFits(sequence).ok();
@@ -55,10 +58,11 @@ std::vector<uint32_t> ClusterScheduler::CountPromised() {
   return promised;
 }
 
-// The engine that takes the sequence over from `from`, and can start it soon.
-std::optional<uint32_t> ClusterScheduler::TargetOf(const Sequence& sequence, uint32_t from,
+// The engine that takes the sequence over from `from`, and can start it soon. Looks at no token.
+std::optional<uint32_t> ClusterScheduler::TargetOf(const Sequence& sequence, Part part,
                                                    const std::vector<uint32_t>& promised,
                                                    const MayMove& may_move) {
+  const uint32_t from = sequence.engine;
   for (uint32_t i = 0; i < engines_.size(); ++i) {
     const GroupScheduler& engine = *engines_[i];
     const protocol::CacheGeometry& geometry = engine.geometry();
@@ -66,59 +70,73 @@ std::optional<uint32_t> ClusterScheduler::TargetOf(const Sequence& sequence, uin
     loads_[i].capacity_tokens = uint64_t{geometry.num_blocks} * geometry.block_tokens;
     loads_[i].marked = 0;
     loads_[i].can_take = i / num_ranks_ != from / num_ranks_ && engine.has_epoch() &&
-                         !engine.cordoned() && !engine.starved() &&
-                         (limits_.prefill_groups == 0 || !Prefills(i) || !decode_ready_) &&
+                         !engine.cordoned() && !engine.starved() && IsOf(part, i) &&
+                         engine.arrivals().size() < kLoansMax &&
                          engine.FindRoom().sequences > promised[i] && may_move(from, i) &&
                          engine.CheckFits(sequence).ok();
   }
   return ChooseEngine(loads_);
 }
 
-// Lets the sequence go. False when it stays where it runs for now.
-bool ClusterScheduler::StartMove(Sequence& sequence, MoveCause cause, const MoveInputs& inputs,
-                                 std::vector<uint32_t>& promised,
-                                 std::vector<MoveOrder>& orders) {
+// Lets the sequence go, or leaves it where it runs for now. Its tokens are looked up last: a prompt
+// is long, and rounds are many.
+void ClusterScheduler::StartMove(Sequence& sequence, MoveCause cause, const MoveInputs& inputs,
+                                 std::vector<uint32_t>& promised, std::vector<MoveOrder>& orders) {
   GroupScheduler& from = *engines_[sequence.engine];
   const auto replay = [&] {
-    if (cause == MoveCause::kHandOver) return false;
+    if (cause == MoveCause::kHandOver) return;
     from.Depart(sequence, cause);
     CountMove(cause, MoveResult::kReplayed);
-    return true;
   };
-  const uint32_t position = from.Lendable(sequence);
-  if (position == 0) return replay();
-  if (from.loans().size() >= kLoansMax) return false;
-  const std::optional<uint32_t> to =
-      TargetOf(sequence, from.index(), promised, inputs.may_move);
+  if (from.loans().size() >= kLoansMax) return;
+  const bool prefilling = sequence.prefilling();
+  const Part part = cause == MoveCause::kHandOver
+                        ? Part::kDecode
+                        : StandIn(prefilling ? Part::kPrefill : Part::kDecode, sequence);
+  const std::optional<uint32_t> to = TargetOf(sequence, part, promised, inputs.may_move);
   if (!to) return replay();
-  if (engines_[*to]->arrivals().size() >= kLoansMax) return false;
+  const uint32_t position = from.Lendable(sequence);
+  const uint32_t block = from.geometry().block_tokens;
+  // What would be computed again there is better kept, until a block more has a checkpoint.
+  const bool far = cause == MoveCause::kHandOver && sequence.length() > position + 2 * block;
   const protocol::TransferId transfer = inputs.draw();
-  const Expectation expected = engines_[*to]->Expect(transfer, sequence, position);
-  if (expected == Expectation::kNoRoom) return replay();
+  const Expectation expected = position == 0 || far
+                                   ? Expectation::kNoRoom
+                                   : engines_[*to]->Expect(transfer, sequence, position);
+  if (expected == Expectation::kNoRoom) {
+    if (cause == MoveCause::kHandOver) sequence.moves_from_length = sequence.length() + block;
+    return replay();
+  }
   if (expected == Expectation::kComes) {
-    const Loan& loan = from.Lend(transfer, sequence);
-    const Arrival& arrival = engines_[*to]->arrivals().at(transfer);
-    MoveOrder& order = orders.emplace_back();
-    order.transfer = transfer;
-    order.from = from.index();
-    order.to = *to;
-    const auto front = static_cast<std::ptrdiff_t>(arrival.chain.nodes.size());
-    order.lent.assign(loan.blocks.begin() + front, loan.blocks.end());
-    order.wanted = arrival.blocks;
-    order.lent_checkpoint = loan.checkpoint;
-    order.wanted_checkpoint = arrival.checkpoint;
-    order.position = position;
+    orders.push_back(OrderOf(transfer, sequence, *to, position));
     moves_[transfer] = {sequence.id, cause};
   } else {
     CountMove(cause, MoveResult::kMoved);
   }
   from.Depart(sequence, cause);
-  sequence.handed_over = true;
+  sequence.handed_over = !prefilling;
   sequence.moved_to = *to;
   if (expected == Expectation::kComes) sequence.awaits = transfer;
   promised_.insert(sequence.id);
   ++promised[*to];
-  return true;
+}
+
+// What both sides are told of a transfer that `to` expects.
+MoveOrder ClusterScheduler::OrderOf(protocol::TransferId transfer, const Sequence& sequence,
+                                    uint32_t to, uint32_t position) {
+  const Loan& loan = engines_[sequence.engine]->Lend(transfer, sequence);
+  const Arrival& arrival = engines_[to]->arrivals().at(transfer);
+  MoveOrder order;
+  order.transfer = transfer;
+  order.from = sequence.engine;
+  order.to = to;
+  const auto front = static_cast<std::ptrdiff_t>(arrival.chain.nodes.size());
+  order.lent.assign(loan.blocks.begin() + front, loan.blocks.end());
+  order.wanted = arrival.blocks;
+  order.lent_checkpoint = loan.checkpoint;
+  order.wanted_checkpoint = arrival.checkpoint;
+  order.position = position;
+  return order;
 }
 
 std::vector<MoveOrder> ClusterScheduler::PlanMoves(const MoveInputs& inputs) {
@@ -133,7 +151,10 @@ std::vector<MoveOrder> ClusterScheduler::PlanMoves(const MoveInputs& inputs) {
       for (Sequence* sequence : std::vector<Sequence*>(engine->running(lane))) {
         if (sequence->in_flight || sequence->pinned || sequence->cancelled) continue;
         const MoveCause cause = engine->evicting() ? MoveCause::kDrain : MoveCause::kHandOver;
-        if (cause == MoveCause::kHandOver && sequence->prefilling()) continue;
+        if (cause == MoveCause::kHandOver &&
+            (sequence->prefilling() || sequence->length() < sequence->moves_from_length)) {
+          continue;
+        }
         StartMove(*sequence, cause, inputs, promised, orders);
       }
     }
@@ -157,6 +178,13 @@ void ClusterScheduler::EndMove(protocol::TransferId transfer, MoveResult result)
   sequence->second->awaits.reset();
   // Without its cache no place is better than another.
   if (result == MoveResult::kReplayed) sequence->second->moved_to.reset();
+}
+
+// What the group lends goes with its epoch: nobody waits for it any more.
+void ClusterScheduler::ForgetLoans(protocol::GroupId group) {
+  for (const auto& rank : RanksOf(group)) {
+    for (const auto& [transfer, loan] : rank->loans()) EndMove(transfer, MoveResult::kReplayed);
+  }
 }
 
 void ClusterScheduler::EndLoan(uint32_t engine, protocol::TransferId transfer) {

@@ -180,6 +180,7 @@ std::vector<SequenceDelta> ClusterScheduler::AbortInflight(protocol::GroupId gro
                                                            AbortCause cause, uint32_t node,
                                                            uint32_t failed) {
   ForgetPromises(group);
+  ForgetLoans(group);
   std::vector<SequenceDelta> gone;
   for (const auto& rank : RanksOf(group)) {
     std::vector<SequenceDelta> ended = rank->AbortInflight(cause, node, failed);

@@ -134,16 +134,20 @@ class ClusterScheduler {
   // Which groups compute what comes next of a sequence.
   enum class Part : uint8_t { kAnybody, kPrefill, kDecode };
   Part PartOf(const Sequence& sequence) const;
+  Part StandIn(Part part, const Sequence& sequence) const;
   bool IsOf(Part part, uint32_t engine) const;
   void NoteParts();
   std::vector<uint32_t> CountPromised();
-  std::optional<uint32_t> TargetOf(const Sequence& sequence, uint32_t from,
+  std::optional<uint32_t> TargetOf(const Sequence& sequence, Part part,
                                    const std::vector<uint32_t>& promised, const MayMove& may_move);
-  bool StartMove(Sequence& sequence, MoveCause cause, const MoveInputs& inputs,
+  void StartMove(Sequence& sequence, MoveCause cause, const MoveInputs& inputs,
                  std::vector<uint32_t>& promised, std::vector<MoveOrder>& orders);
+  MoveOrder OrderOf(protocol::TransferId transfer, const Sequence& sequence, uint32_t to,
+                    uint32_t position);
   void CountMove(MoveCause cause, MoveResult result);
   void EndMove(protocol::TransferId transfer, MoveResult result);
   void ForgetPromises(protocol::GroupId group);
+  void ForgetLoans(protocol::GroupId group);
   void Assign();
   void CloseRooms(const Sequence& sequence);
   void MeasureEngines();

@@ -51,13 +51,14 @@ Expectation GroupScheduler::Expect(protocol::TransferId transfer, const Sequence
   const uint32_t missing = count - static_cast<uint32_t>(match_.nodes.size());
   Arrival arrival;
   cache_->Hold(sequence.cache_root, match_, arrival.chain);
+  // Nothing is evicted for what finds no room after all.
   const std::optional<protocol::SlotId> checkpoint =
-      TakeBlocks(missing, arrival.blocks) ? cache_->ReserveCheckpoint() : std::nullopt;
+      missing <= num_free_blocks() ? cache_->ReserveCheckpoint() : std::nullopt;
   if (!checkpoint) {
     cache_->Release(arrival.chain);
-    blocks_->Release(arrival.blocks);
     return Expectation::kNoRoom;
   }
+  SKEIN_CHECK(TakeBlocks(missing, arrival.blocks)) << "blocks that were counted are not free";
   arrival.checkpoint = *checkpoint;
   arrival.tokens.assign(sequence.tokens.begin(), sequence.tokens.begin() + position);
   arrivals_.emplace(transfer, std::move(arrival));
@@ -72,11 +73,14 @@ void GroupScheduler::EndArrival(protocol::TransferId transfer, bool arrived) {
   arrivals_.erase(found);
   const uint32_t block = geometry_.block_tokens;
   const size_t front = arrival.chain.nodes.size();
-  for (size_t i = 0; arrived && !arrival.chain.closed && i < arrival.blocks.size(); ++i) {
-    cache_->Publish(arrival.chain, std::span(arrival.tokens).subspan((front + i) * block, block),
-                    arrival.blocks[i]);
+  for (size_t i = 0; arrived && i < arrival.blocks.size(); ++i) {
+    const auto tokens = std::span(arrival.tokens).subspan((front + i) * block, block);
+    // What others listed meanwhile is the same, and its own copy is of no use.
+    if (!cache_->Follow(arrival.chain, tokens)) {
+      cache_->Publish(arrival.chain, tokens, arrival.blocks[i]);
+    }
   }
-  if (arrived && !arrival.chain.closed) {
+  if (arrived) {
     cache_->Attach(arrival.chain.nodes.back(), arrival.checkpoint);
   } else {
     cache_->Unreserve(arrival.checkpoint);

@@ -220,6 +220,15 @@ void PrefixCache::Release(CacheChain& chain) {
   chain = {};
 }
 
+bool PrefixCache::Follow(CacheChain& chain, std::span<const int32_t> tokens) {
+  const CacheNode parent = chain.nodes.empty() ? chain.root : chain.nodes.back();
+  const CacheNode node = Child(parent, hash_(nodes_[parent].hash, tokens), tokens);
+  if (node == kNoNode) return false;
+  AddHolder(node);
+  chain.nodes.push_back(node);
+  return true;
+}
+
 void PrefixCache::Publish(CacheChain& chain, std::span<const int32_t> tokens,
                           protocol::BlockId block) {
   const CacheNode parent = chain.nodes.empty() ? chain.root : chain.nodes.back();

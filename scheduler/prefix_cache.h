@@ -62,6 +62,8 @@ class PrefixCache {
   // with another block, `block` takes its place; if a sequence has that other block, the chain is
   // closed and what it computes stays its own: to hold both blocks could take more than there are.
   void Publish(CacheChain& chain, std::span<const int32_t> tokens, protocol::BlockId block);
+  // Holds the next block of an open chain if it is listed. False: it is not.
+  bool Follow(CacheChain& chain, std::span<const int32_t> tokens);
 
   // Blocks that eviction can free.
   uint32_t num_idle() const { return num_idle_; }

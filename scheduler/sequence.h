@@ -125,6 +125,8 @@ struct alignas(64) Sequence {
   std::optional<uint32_t> moved_to;
   std::optional<protocol::TransferId> awaits;
   bool handed_over = false;  // a group of those that decode is to run it
+  uint32_t moves_from_length =
+      0;  // its hand-over, which found no room, is tried again from here on
   std::string cache_root;
   bool salted = false;
 

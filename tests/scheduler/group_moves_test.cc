@@ -77,6 +77,48 @@ TEST(GroupMovesTest, PlacesOfAnArrivalAreKeptAndGivenBack) {
   sequence.tokens.resize(40, 9);
   EXPECT_EQ(engine.Expect(TransferId(5), sequence, 36), Expectation::kNoRoom);
   EXPECT_EQ(engine.num_free_blocks(), 8U);
+  EXPECT_EQ(engine.Lendable(sequence), 12U) << "nothing was evicted for it";
+}
+
+TEST(GroupMovesTest, WithoutACheckpointNoBlockIsEvicted) {
+  LendingEngine lender;
+  auto& engine = lender.engine();
+  lender.engine().Lend(TransferId(1), lender.sequence);  // pins the one checkpoint
+  // Two blocks that are idle, and six tokens beyond what is free.
+  ASSERT_TRUE(lender.harness.AddSimple(2, 9, 1).ok());
+  EXPECT_TRUE(lender.harness.Finish());
+  const uint64_t evictions = engine.counters().cache_evictions;
+  scheduler::Sequence other;
+  for (int32_t i = 0; i < 22; ++i) other.tokens.push_back(900 + i);
+  EXPECT_EQ(engine.Expect(TransferId(2), other, 20), Expectation::kNoRoom);
+  EXPECT_EQ(engine.counters().cache_evictions, evictions);
+}
+
+// Two that begin alike and come at a time: the second keeps what only it has, and the state.
+TEST(GroupMovesTest, ArrivalsThatBeginAlikeAreBothKept) {
+  HarnessSetup setup = Small();
+  setup.num_blocks = 12;
+  setup.num_checkpoints = 2;
+  GroupHarness harness(setup);
+  harness.Start();
+  auto& engine = const_cast<scheduler::GroupScheduler&>(harness.engine());
+  scheduler::Sequence first, second;
+  for (int32_t i = 0; i < 14; ++i) first.tokens.push_back(100 + i);
+  second.tokens = first.tokens;
+  second.tokens.resize(8);
+  for (int32_t i = 0; i < 14; ++i) second.tokens.push_back(200 + i);
+  ASSERT_EQ(engine.Expect(TransferId(1), first, 12), Expectation::kComes);
+  ASSERT_EQ(engine.Expect(TransferId(2), second, 20), Expectation::kComes);
+  EXPECT_EQ(engine.num_free_blocks(), 4U);
+  engine.EndArrival(TransferId(1), true);
+  // Somebody uses what came first when the second one comes.
+  engine.Lend(TransferId(3), first);
+  engine.EndArrival(TransferId(2), true);
+  EXPECT_EQ(engine.Lendable(second), 20U);
+  EXPECT_EQ(engine.Lendable(first), 12U);
+  engine.EndLoan(TransferId(3));
+  EXPECT_EQ(engine.num_free_blocks(), 12U);
+  EXPECT_EQ(engine.prefix_cache()->num_blocks(), 6U) << "what both begin with is listed once";
 }
 
 }  // namespace

@@ -75,6 +75,20 @@ TEST_F(PrefixCacheTest, EvictsTheOldestFromItsEndOn) {
   EXPECT_EQ(cache_.num_evictions(), 5U);
 }
 
+TEST_F(PrefixCacheTest, WhatIsListedIsFollowedAndHeld) {
+  Compute("", {1, 2, 3, 4});
+  PrefixCache::Match none;
+  cache_.Find("", std::vector<int32_t>{}, 0, none);
+  CacheChain chain;
+  cache_.Hold("", none, chain);
+  EXPECT_TRUE(cache_.Follow(chain, std::vector<int32_t>{1, 2}));
+  EXPECT_FALSE(cache_.Follow(chain, std::vector<int32_t>{1, 2})) << "not behind itself";
+  EXPECT_TRUE(cache_.Follow(chain, std::vector<int32_t>{3, 4}));
+  EXPECT_FALSE(cache_.EvictOne()) << "both are held";
+  cache_.Release(chain);
+  EXPECT_TRUE(cache_.EvictOne());
+}
+
 TEST_F(PrefixCacheTest, WhatIsHeldStays) {
   Compute("", {1, 2, 3, 4});
   PrefixCache::Match match;

@@ -16,6 +16,11 @@ namespace {
 // What the word of its end may take beyond.
 constexpr absl::Duration kWordTime = absl::Seconds(1);
 
+// How long nothing is moved between two engines after a second transfer in a row was lost; twice as
+// long after each further one. One loss says little: a worker may have died beside it.
+constexpr absl::Duration kPauseMin = absl::Seconds(1);
+constexpr absl::Duration kPauseMax = absl::Minutes(1);
+
 // Labels of skein_request_migrations_total, by scheduler::MoveCause and MoveResult.
 constexpr std::string_view kCauses[] = {"drain", "handover"};
 constexpr std::string_view kResults[] = {"moved", "replayed"};
@@ -27,13 +32,46 @@ const GroupRank& BlockMoves::RankOf(uint32_t engine) const {
   return workers_.group(protocol::GroupId(engine / ranks))->ranks[engine % ranks];
 }
 
-// Both workers have channels, and their blocks are the same bytes and lead to the same bits.
-bool BlockMoves::MayMove(uint32_t from, uint32_t to) const {
-  const protocol::RegisterWorker& lender = workers_.registration(RankOf(from).worker);
-  const protocol::RegisterWorker& fetcher = workers_.registration(RankOf(to).worker);
+// 0 for a group without an epoch.
+BlockMoves::Epochs BlockMoves::EpochsOf(Pair pair) const {
+  const auto of = [this](uint32_t engine) {
+    const auto& group = workers_.group(protocol::GroupId(engine / scheduler_.num_ranks()));
+    return group ? group->epoch : protocol::Epoch(0);
+  };
+  return {of(pair.first), of(pair.second)};
+}
+
+// Both workers have channels, and their blocks are the same bytes and lead to the same bits; and
+// what was moved between them lately arrived.
+bool BlockMoves::MayMove(Pair pair, absl::Time now) const {
+  const auto lost = losses_.find(pair);
+  if (lost != losses_.end() && now < lost->second.until && lost->second.epochs == EpochsOf(pair)) {
+    return false;
+  }
+  const protocol::RegisterWorker& lender = workers_.registration(RankOf(pair.first).worker);
+  const protocol::RegisterWorker& fetcher = workers_.registration(RankOf(pair.second).worker);
   return !lender.block_address.empty() && !fetcher.block_address.empty() &&
          lender.cache_layout == fetcher.cache_layout && lender.numerics == fetcher.numerics &&
          lender.geometry.block_tokens == fetcher.geometry.block_tokens;
+}
+
+void BlockMoves::NoteEnd(const Transfer& transfer, bool arrived, absl::Time now) {
+  if (arrived) {
+    losses_.erase(transfer.pair);
+    return;
+  }
+  if (transfer.epochs != EpochsOf(transfer.pair)) return;  // it went with one of its sides
+  Losses& lost = losses_[transfer.pair];
+  if (lost.epochs != transfer.epochs) lost = {.epochs = transfer.epochs};
+  if (++lost.count < 2) return;
+  const absl::Duration pause =
+      std::min(kPauseMax, kPauseMin * (uint64_t{1} << std::min(lost.count - 2, 10U)));
+  lost.until = now + pause;
+  SKEIN_LOG(kWarn, "no cache blocks are moved for a while")
+      .Field("from_engine", transfer.pair.first)
+      .Field("to_engine", transfer.pair.second)
+      .Field("lost_in_a_row", lost.count)
+      .Field("seconds", absl::ToInt64Seconds(pause));
 }
 
 bool BlockMoves::Send(protocol::Context& context, uint32_t engine, protocol::MoveBlocks move,
@@ -67,16 +105,19 @@ void BlockMoves::Start(protocol::Context& context, const scheduler::MoveOrder& o
   // A loan that nobody fetches ends by itself; a fetch that was not begun has no end to wait for.
   if (Send(context, order.from, std::move(lend), lost) &&
       Send(context, order.to, std::move(fetch), lost)) {
-    moves_[order.transfer] = context.Now() + timeout_ + kWordTime;
+    const Pair pair(order.from, order.to);
+    moves_[order.transfer] = {pair, EpochsOf(pair), context.Now() + timeout_ + kWordTime};
     return;
   }
   scheduler_.EndArrival(order.to, order.transfer, false);
 }
 
-std::vector<protocol::ActorId> BlockMoves::Plan(protocol::Context& context) {
+std::vector<protocol::ActorId> BlockMoves::Plan(protocol::Context& context, const Serves& serves) {
   std::vector<protocol::ActorId> lost;
   const scheduler::MoveInputs inputs{
-      [this](uint32_t from, uint32_t to) { return MayMove(from, to); },
+      [&, now = context.Now()](uint32_t from, uint32_t to) {
+        return MayMove({from, to}, now) && serves(protocol::GroupId(to / scheduler_.num_ranks()));
+      },
       [&context] { return protocol::TransferId(context.RandomUint64()); }};
   for (const scheduler::MoveOrder& order : scheduler_.PlanMoves(inputs)) {
     Start(context, order, lost);
@@ -85,7 +126,8 @@ std::vector<protocol::ActorId> BlockMoves::Plan(protocol::Context& context) {
   return lost;
 }
 
-void BlockMoves::Handle(protocol::ActorId worker, const protocol::BlocksMoved& message) {
+void BlockMoves::Handle(protocol::ActorId worker, const protocol::BlocksMoved& message,
+                        absl::Time now) {
   const WorkerGroup* group = workers_.Find(worker);
   if (group == nullptr || group->epoch != message.epoch || group->group != message.group) {
     metrics_.stale_results.Increment();
@@ -101,15 +143,17 @@ void BlockMoves::Handle(protocol::ActorId worker, const protocol::BlocksMoved& m
   if (message.side == MoveSide::kLend) {
     scheduler_.EndLoan(engine, message.transfer);
   } else {
-    moves_.erase(message.transfer);
-    scheduler_.EndArrival(engine, message.transfer, message.status == MoveStatus::kOk);
+    const bool arrived = message.status == MoveStatus::kOk;
+    if (const auto ended = moves_.extract(message.transfer)) NoteEnd(ended.mapped(), arrived, now);
+    scheduler_.EndArrival(engine, message.transfer, arrived);
   }
   Count();
 }
 
 void BlockMoves::Expire(absl::Time now) {
   std::erase_if(moves_, [&](const auto& entry) {
-    if (now < entry.second) return false;
+    if (now < entry.second.until) return false;
+    NoteEnd(entry.second, false, now);
     scheduler_.GiveUpMove(entry.first);
     return true;
   });

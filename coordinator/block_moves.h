@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -18,20 +20,41 @@ namespace skein::coordinator {
 
 class BlockMoves {
  public:
+  // Whether a group takes sequences now, and answers.
+  using Serves = std::function<bool(protocol::GroupId)>;
+
   // All outlive the object.
   BlockMoves(scheduler::ClusterScheduler& scheduler, const WorkerTable& workers,
              CoordinatorMetrics& metrics, absl::Duration timeout)
       : scheduler_(scheduler), workers_(workers), metrics_(metrics), timeout_(timeout) {}
 
-  // Begins what the scheduler wants moved. The workers that could not be reached are lost.
-  std::vector<protocol::ActorId> Plan(protocol::Context& context);
+  // Begins what the scheduler wants moved, to groups that serve. The workers that could not be
+  // reached are lost.
+  std::vector<protocol::ActorId> Plan(protocol::Context& context, const Serves& serves);
   // A worker says that its side of a transfer is over.
-  void Handle(protocol::ActorId worker, const protocol::BlocksMoved& message);
+  void Handle(protocol::ActorId worker, const protocol::BlocksMoved& message, absl::Time now);
   // Sequences that waited for long enough wait no more.
   void Expire(absl::Time now);
 
  private:
-  bool MayMove(uint32_t from, uint32_t to) const;
+  using Pair = std::pair<uint32_t, uint32_t>;  // engines: from, to
+  using Epochs = std::pair<protocol::Epoch, protocol::Epoch>;
+  // A transfer, and until when sequences wait for it.
+  struct Transfer {
+    Pair pair;
+    Epochs epochs;
+    absl::Time until;
+  };
+  // Between two engines one transfer after the other was lost.
+  struct Losses {
+    Epochs epochs;  // in others all begins anew
+    uint32_t count = 0;
+    absl::Time until = absl::InfinitePast();  // nothing is moved before
+  };
+
+  bool MayMove(Pair pair, absl::Time now) const;
+  Epochs EpochsOf(Pair pair) const;
+  void NoteEnd(const Transfer& transfer, bool arrived, absl::Time now);
   // The worker of an engine, whose epoch runs.
   const GroupRank& RankOf(uint32_t engine) const;
   bool Send(protocol::Context& context, uint32_t engine, protocol::MoveBlocks move,
@@ -43,8 +66,9 @@ class BlockMoves {
   scheduler::ClusterScheduler& scheduler_;
   const WorkerTable& workers_;
   CoordinatorMetrics& metrics_;
-  const absl::Duration timeout_;                      // of a transfer
-  std::map<protocol::TransferId, absl::Time> moves_;  // until when sequences wait
+  const absl::Duration timeout_;  // of a transfer
+  std::map<protocol::TransferId, Transfer> moves_;
+  std::map<Pair, Losses> losses_;
   scheduler::MoveCounters counted_{};
 };
 

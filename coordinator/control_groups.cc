@@ -154,7 +154,9 @@ void ControlLoop::CheckGroups(Context& context) {
 }
 
 void ControlLoop::PlanMoves(Context& context) {
-  for (const protocol::ActorId worker : moves_.Plan(context)) {
+  const absl::Time now = context.Now();
+  const auto serves = [&](protocol::GroupId group) { return operations_.Serves(group, now); };
+  for (const protocol::ActorId worker : moves_.Plan(context, serves)) {
     LoseWorker(context, worker, "an order to move cache blocks cannot be sent");
   }
 }

@@ -168,7 +168,7 @@ void ControlLoop::OnMessage(Context& context, Envelope envelope) {
                              std::is_same_v<M, protocol::AbortEpoch>) {
           Handle(context, envelope, message);
         } else if constexpr (std::is_same_v<M, protocol::BlocksMoved>) {
-          moves_.Handle(envelope.from, message);
+          moves_.Handle(envelope.from, message, context.Now());
         } else {
           static_assert(
               std::is_same_v<M, protocol::StepPlan> || std::is_same_v<M, protocol::FormGroup> ||

@@ -83,10 +83,16 @@ class BlockMovesTest : public ::testing::Test {
     workers_[node].Restart(Geometry());
     Receive(node, form->epoch, protocol::GroupFormed{form->group, form->rank, form->epoch});
   }
-  void Submit() {
+  // Those of different requests have nothing in common.
+  static std::vector<int32_t> PromptOf(uint64_t id) {
+    std::vector<int32_t> prompt;
+    for (uint64_t i = 0; i < 14; ++i) prompt.push_back(static_cast<int32_t>((id - 1) * 14 + i));
+    return prompt;
+  }
+  void Submit(uint64_t id = 1) {
     coordinator::SubmitRequest request;
-    request.id = protocol::RequestId(1);
-    for (int32_t i = 0; i < 14; ++i) request.prompt_ids.push_back(i);
+    request.id = protocol::RequestId(id);
+    request.prompt_ids = PromptOf(id);
     request.stop = StopAt(10);
     request.sink = client_;
     ASSERT_TRUE(door_.TrySubmit(std::move(request)).ok());
@@ -129,10 +135,16 @@ class BlockMovesTest : public ::testing::Test {
   double Counted(std::string_view result) {
     return metrics_.migrations.At({"handover", result}).value();
   }
-  std::vector<int32_t> Alone() {
-    std::vector<int32_t> prompt;
-    for (int32_t i = 0; i < 14; ++i) prompt.push_back(i);
-    return DecodeAlone(prompt, StopAt(10), 32);
+  std::vector<int32_t> Alone(uint64_t id = 1) {
+    return DecodeAlone(PromptOf(id), StopAt(10), 32);
+  }
+  // Time passes; these workers are heard meanwhile.
+  void Pass(absl::Duration time, const std::vector<uint32_t>& heard) {
+    for (; time > absl::ZeroDuration(); time -= absl::Milliseconds(100)) {
+      context_.Advance(absl::Milliseconds(100), loop_);
+      for (const uint32_t node : heard) Receive(node, epochs_[node], protocol::Heartbeat{});
+    }
+    context_.TakeSent();
   }
 
   CountingWaker waker_;
@@ -194,6 +206,48 @@ TEST_F(BlockMovesTest, ALostTransferIsCountedAndComputedAgain) {
   EXPECT_EQ(client_->tokens, Alone());
   EXPECT_EQ(Counted("moved"), 0);
   EXPECT_EQ(Counted("replayed"), 1);
+}
+
+// A pair between which every transfer is lost is left alone for a while, and longer each time.
+TEST_F(BlockMovesTest, APairThatLosesEveryTransferIsLeftAlone) {
+  StartWorker(1);
+  StartWorker(2);
+  uint64_t id = 0;
+  const auto tried = [&] {
+    orders_.clear();
+    client_ = std::make_shared<TokenRecord>();
+    Submit(++id);
+    RunAll();
+    const bool moved = !orders_.empty();
+    if (moved) {
+      Answer(1, MoveStatus::kExpired);
+      Answer(2, MoveStatus::kLost);
+      RunAll();
+    }
+    EXPECT_EQ(client_->tokens, Alone(id));
+    return moved;
+  };
+  EXPECT_TRUE(tried()) << "nothing is known";
+  EXPECT_TRUE(tried()) << "one loss says little";
+  EXPECT_FALSE(tried()) << "two do";
+  Pass(absl::Milliseconds(1100), {1, 2});
+  EXPECT_TRUE(tried());
+  Pass(absl::Milliseconds(1100), {1, 2});
+  EXPECT_FALSE(tried()) << "twice as long now";
+  Pass(absl::Milliseconds(1100), {1, 2});
+  EXPECT_TRUE(tried());
+  EXPECT_EQ(Counted("replayed"), 4);
+}
+
+TEST_F(BlockMovesTest, NothingIsHandedToAWorkerThatIsSilent) {
+  StartWorker(1);
+  StartWorker(2);
+  Pass(absl::Milliseconds(500), {1});
+  Submit();
+  RunAll();
+  EXPECT_TRUE(orders_.empty());
+  EXPECT_EQ(client_->tokens, Alone());
+  EXPECT_TRUE(loop_.scheduler().has_epoch(protocol::GroupId(1))) << "it is not lost yet";
 }
 
 TEST_F(BlockMovesTest, AnAnswerThatDoesNotComeHoldsUpTheSequenceForAFewSeconds) {

@@ -63,7 +63,8 @@ class Context {
   virtual absl::Status Send(ActorId to, Epoch epoch, Message message) = 0;
   virtual TimerId StartTimer(absl::Duration delay) = 0;
   virtual void CancelTimer(TimerId timer) = 0;
-  virtual uint64_t RandomUint64() = 0;         // seeded in simulation
+  // Those of before do not tell the next; seeded in simulation.
+  virtual uint64_t RandomUint64() = 0;
   virtual void Stop(absl::Status reason) = 0;  // an error here ends the whole process
   // Silence of a peer that proves nothing, because this process itself is woken so late.
   virtual absl::Duration LeaseFloor() const { return absl::ZeroDuration(); }

@@ -19,11 +19,11 @@ constexpr absl::Duration kFlushMax = absl::Milliseconds(500);
 
 void Count(std::atomic<uint64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); }
 
-uint64_t RandomSeed() {
-  uint64_t seed = 0;
-  SKEIN_CHECK(::getrandom(&seed, sizeof seed, 0) == sizeof seed)
+uint64_t KernelRandom() {
+  uint64_t random = 0;
+  SKEIN_CHECK(::getrandom(&random, sizeof random, 0) == sizeof random)
       << "the kernel gave no random bytes";
-  return seed;
+  return random;
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ ThreadedActorSystem::ThreadedActorSystem(const ActorSystemOptions& options,
                                          std::unique_ptr<Transport> transport)
     : options_(options),
       transport_(std::move(transport)),
-      random_state_(options.random_seed ? *options.random_seed : RandomSeed()) {
+      random_state_(options.random_seed.value_or(0)) {
   SKEIN_CHECK((options_.term == Term()) != (options_.incarnation == Incarnation()))
       << "a system is a coordinator's (term) or a worker's (incarnation)";
 }
@@ -147,6 +147,8 @@ void ThreadedActorSystem::CancelTimer(TimerId timer) {
 }
 
 uint64_t ThreadedActorSystem::RandomUint64() {
+  // Names that nobody may guess are made of it: one value must not lead to the next.
+  if (!options_.random_seed) return KernelRandom();
   // SplitMix64: a full-period sequence from one seed.
   uint64_t z = (random_state_ += 0x9E3779B97F4A7C15u);
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -35,7 +35,7 @@ struct ActorSystemOptions {
   std::function<void()> on_round;  // each round of the loop, on its thread; may be empty
   size_t peers_max = 1024;         // sessions accepted; frames of further peers are dropped
   std::function<absl::Time()> clock = &BootNow;
-  std::optional<uint64_t> random_seed;  // empty: the kernel's
+  std::optional<uint64_t> random_seed;  // of a sequence; empty: each number is the kernel's
 };
 
 class ThreadedActorSystem final : public ActorSystem,

@@ -17,14 +17,18 @@
 namespace skein::protocol {
 namespace {
 
-// Connections of others at a time; more are refused.
+// Connections at a time; of those that are for no transfer the oldest makes room for a new one.
 constexpr size_t kLinksMax = 2 * kTransfersMax;
+// The same with those that are being closed; more are refused.
+constexpr size_t kEndpointsMax = 2 * kLinksMax;
 // Pieces of a transfer that are on their way at a time.
 constexpr size_t kWindow = 16;
 // How long a connection may be silent, and wait for a loan that is to come.
 constexpr absl::Duration kAskTime = absl::Seconds(10);
-// How long the last words of a transfer may take to leave.
+// How long the other side has to go once the last word was sent to it.
 constexpr absl::Duration kPartTime = absl::Seconds(1);
+// How long it may take UCX to say that a connection is gone whose pieces it reported.
+constexpr absl::Duration kBreakTime = absl::Milliseconds(200);
 // Requests are looked at so often while there are some: not every end of one wakes the waiter.
 constexpr absl::Duration kLook = absl::Milliseconds(20);
 constexpr size_t kTextMax = 512;
@@ -39,7 +43,10 @@ struct Transfer {
   uint64_t bytes = 0;
   size_t next = 0;                      // piece to send
   size_t num_right = 0;                 // pieces that came with the right checksum
+  std::optional<size_t> wrong;          // one that did not
+  absl::Time judged;                    // when that is the end, unless the connection is gone
   std::optional<absl::Status> outcome;  // its endpoint is being closed, or closed
+  bool told = false;                    // by the other side, which waits for that
 
   size_t size() const { return lends ? lent.size() : wanted.size(); }
   void End(absl::Status status) {
@@ -53,8 +60,7 @@ struct Link : UcxLink {
   std::optional<TransferId> transfer;
   absl::Time deadline;  // of a connection without a transfer
   std::optional<BlockHeader> asked;
-  std::optional<absl::Time> parting;  // last words are on their way until then
-  bool parted = false;                // they were said
+  std::optional<absl::Time> parting;  // the last word was sent; the other side has until then
 };
 
 }  // namespace
@@ -69,9 +75,11 @@ struct UcxBlockChannel::Core {
 
   // A message: it is noted, and Advance acts.
   void Note(const UcxMessage& message);
-  void TakeWord(const BlockHeader& header, const UcxMessage& message);
-  void TakePiece(const BlockHeader& header, const UcxMessage& message);
+  void TakeLast(Transfer& transfer, const BlockHeader& header, const UcxMessage& message);
+  void TakePiece(Link& link, Transfer& transfer, const BlockHeader& header,
+                 const UcxMessage& message);
 
+  bool MakeRoom();
   void Accept();
   void Advance();
   void AdvanceLink(Link& link, absl::Time now);
@@ -79,7 +87,9 @@ struct UcxBlockChannel::Core {
   void Answer(Link& link, absl::Time now);
   void SendPieces(Link& link, Transfer& transfer);
   void Verify(Transfer& transfer, size_t piece, uint32_t crc);
-  void SayLast(Link& link, const Transfer& transfer, absl::Time now);
+  void Judge(Transfer& transfer, absl::Time now);
+  void Part(Link& link, const BlockHeader& last, std::string_view text, absl::Time now);
+  void SayTaken(Link& link, const Transfer& transfer, absl::Time now);
   Link* LinkOf(ucp_ep_h endpoint);
   Link* LinkOf(TransferId id);
   Transfer* TransferOf(const Link& link);
@@ -140,24 +150,36 @@ absl::Status UcxBlockChannel::Core::Send(Link& link, const BlockHeader& header,
 
 // ---- what UCX tells
 
+// A word counts on the connection of its transfer alone: who knows a name cannot speak for others.
 void UcxBlockChannel::Core::Note(const UcxMessage& message) {
   BlockHeader header;
   if (message.header.size() != sizeof(header)) return;  // no word of ours: dropped
   std::memcpy(&header, message.header.data(), sizeof(header));
-  if (header.magic != kBlockMagic) return;
-  if (header.kind == BlockWord::kPiece) return TakePiece(header, message);
-  TakeWord(header, message);
-}
-
-void UcxBlockChannel::Core::TakeWord(const BlockHeader& header, const UcxMessage& message) {
-  const TransferId id(header.transfer);
+  Link* link = message.from != nullptr ? LinkOf(message.from) : nullptr;
+  if (header.magic != kBlockMagic || link == nullptr) return;
   if (header.kind == BlockWord::kAsk) {
-    Link* link = message.from != nullptr ? LinkOf(message.from) : nullptr;
-    if (link != nullptr && !link->asks && !link->asked) link->asked = header;
+    if (!link->asks && !link->asked) link->asked = header;
     return;
   }
-  const auto found = transfers.find(id);
-  if (found == transfers.end() || found->second.lends != (header.kind == BlockWord::kTaken)) return;
+  Transfer* transfer = TransferOf(*link);
+  if (transfer == nullptr || header.transfer != link->transfer->value()) return;
+  switch (header.kind) {
+    case BlockWord::kAsk:
+      return;
+    case BlockWord::kPiece:
+      if (!transfer->lends) TakePiece(*link, *transfer, header, message);
+      return;
+    case BlockWord::kRefused:
+      if (!transfer->lends) TakeLast(*transfer, header, message);
+      return;
+    case BlockWord::kTaken:
+      if (transfer->lends) TakeLast(*transfer, header, message);
+      return;
+  }
+}
+
+void UcxBlockChannel::Core::TakeLast(Transfer& transfer, const BlockHeader& header,
+                                     const UcxMessage& message) {
   std::string text = "no reason given";
   if (!message.rendezvous && message.bytes > 0) {
     text.assign(static_cast<char*>(message.data), std::min(message.bytes, kTextMax));
@@ -165,22 +187,17 @@ void UcxBlockChannel::Core::TakeWord(const BlockHeader& header, const UcxMessage
   // A code that this build does not know is an error all the same.
   const auto code = static_cast<absl::StatusCode>(header.number);
   const bool ok = header.kind == BlockWord::kTaken && code == absl::StatusCode::kOk;
-  found->second.End(
-      ok ? absl::OkStatus()
-         : absl::Status(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
-                        absl::StrCat("the other side: ", text)));
+  transfer.told = true;
+  transfer.End(ok ? absl::OkStatus()
+                  : absl::Status(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
+                                 absl::StrCat("the other side: ", text)));
 }
 
 // A piece comes: at once, or now that its place is named.
-void UcxBlockChannel::Core::TakePiece(const BlockHeader& header, const UcxMessage& message) {
+void UcxBlockChannel::Core::TakePiece(Link& link, Transfer& transfer, const BlockHeader& header,
+                                      const UcxMessage& message) {
+  if (transfer.outcome) return;
   const size_t bytes = message.bytes;
-  const TransferId id(header.transfer);
-  const auto found = transfers.find(id);
-  Link* link = LinkOf(id);
-  if (found == transfers.end() || link == nullptr || found->second.lends || found->second.outcome) {
-    return;
-  }
-  Transfer& transfer = found->second;
   if (header.number >= transfer.size() || bytes != transfer.wanted[header.number].size() ||
       header.bytes != bytes || transfer.begun[header.number] != 0) {
     return transfer.End(absl::FailedPreconditionError(
@@ -195,17 +212,26 @@ void UcxBlockChannel::Core::TakePiece(const BlockHeader& header, const UcxMessag
     return Verify(transfer, header.number, crc);
   }
   const absl::StatusOr<bool> done =
-      port->Receive(*link, message, into, {.piece = header.number, .crc = crc});
+      port->Receive(link, message, into, {.piece = header.number, .crc = crc});
   if (!done.ok()) return transfer.End(done.status());
   if (*done) Verify(transfer, header.number, crc);
 }
 
+// Of a connection that breaks off UCX may say that a piece is there before it says that it is gone:
+// a wrong checksum is that of the other side only when nothing else is heard for a while.
 void UcxBlockChannel::Core::Verify(Transfer& transfer, size_t piece, uint32_t crc) {
-  if (Crc32c(0, transfer.wanted[piece]) != crc) {
-    return transfer.End(absl::DataLossError(
-        absl::StrCat("piece ", piece, " of ", transfer.size(), " has a wrong checksum")));
+  if (Crc32c(0, transfer.wanted[piece]) == crc) {
+    if (++transfer.num_right == transfer.size()) transfer.End(absl::OkStatus());
+  } else if (!transfer.wrong) {
+    transfer.wrong = piece;
+    transfer.judged = MonotonicNow() + kBreakTime;
   }
-  if (++transfer.num_right == transfer.size()) transfer.End(absl::OkStatus());
+}
+
+void UcxBlockChannel::Core::Judge(Transfer& transfer, absl::Time now) {
+  if (!transfer.wrong || now < transfer.judged) return;
+  transfer.End(absl::DataLossError(
+      absl::StrCat("piece ", *transfer.wrong, " of ", transfer.size(), " has a wrong checksum")));
 }
 
 // ---- progress
@@ -230,9 +256,23 @@ Transfer* UcxBlockChannel::Core::TransferOf(const Link& link) {
   return found == transfers.end() ? nullptr : &found->second;
 }
 
+// Who connects and does not say for what makes room for the next one.
+bool UcxBlockChannel::Core::MakeRoom() {
+  if (links.size() >= kEndpointsMax) return false;
+  const auto open = [](const auto& link) { return link->endpoint != nullptr; };
+  if (std::count_if(links.begin(), links.end(), open) < static_cast<ptrdiff_t>(kLinksMax)) {
+    return true;
+  }
+  const auto idle = std::find_if(links.begin(), links.end(),
+                                 [&](const auto& link) { return open(link) && !link->transfer; });
+  if (idle == links.end()) return false;
+  port->Close(**idle);
+  return true;
+}
+
 void UcxBlockChannel::Core::Accept() {
   for (ucp_conn_request_h request : port->TakeArrived()) {
-    if (links.size() >= kLinksMax) {
+    if (!MakeRoom()) {
       port->Refuse(request);
       continue;
     }
@@ -255,7 +295,7 @@ void UcxBlockChannel::Core::Reap(Link& link) {
 // A connection of another worker: gives it what it asks for, or says why not.
 void UcxBlockChannel::Core::Answer(Link& link, absl::Time now) {
   if (!link.asked) {
-    if (now >= link.deadline) port->Close(link, false);
+    if (now >= link.deadline) port->Close(link);
     return;
   }
   const TransferId id(link.asked->transfer);
@@ -278,7 +318,7 @@ void UcxBlockChannel::Core::Answer(Link& link, absl::Time now) {
     link.transfer = id;
     return;
   }
-  port->Close(link, Send(link, refusal, {}, reason).ok());
+  Part(link, refusal, reason, now);
 }
 
 void UcxBlockChannel::Core::SendPieces(Link& link, Transfer& transfer) {
@@ -297,38 +337,42 @@ void UcxBlockChannel::Core::SendPieces(Link& link, Transfer& transfer) {
   }
 }
 
+// The last word: who gets it closes the connection, which tells this side that it came.
+void UcxBlockChannel::Core::Part(Link& link, const BlockHeader& last, std::string_view text,
+                                 absl::Time now) {
+  link.parting = now + kPartTime;
+  if (const absl::Status sent = Send(link, last, {}, text); !sent.ok()) link.broken = sent;
+}
+
 // Who fetched says what became of it, so that the lender need not guess.
-void UcxBlockChannel::Core::SayLast(Link& link, const Transfer& transfer, absl::Time now) {
-  link.parted = true;
-  if (transfer.lends || !link.broken.ok() || absl::IsUnavailable(*transfer.outcome)) return;
+void UcxBlockChannel::Core::SayTaken(Link& link, const Transfer& transfer, absl::Time now) {
   BlockHeader header;
   header.kind = BlockWord::kTaken;
   header.transfer = link.transfer->value();
   header.number = static_cast<uint64_t>(transfer.outcome->code());
-  if (Send(link, header, {}, StatusText(*transfer.outcome)).ok()) {
-    link.parting = now + kPartTime;
-  }
+  Part(link, header, StatusText(*transfer.outcome), now);
 }
 
 void UcxBlockChannel::Core::AdvanceLink(Link& link, absl::Time now) {
   Reap(link);
   if (link.endpoint == nullptr) return;
   Transfer* transfer = TransferOf(link);
-  if (transfer == nullptr) {
-    if (!link.broken.ok()) return port->Close(link, false);
-    Answer(link, now);
-    transfer = TransferOf(link);
-    if (transfer == nullptr) return;
+  if (!link.broken.ok()) {
+    if (transfer != nullptr) transfer->End(link.broken);
+    return port->Close(link);
   }
-  if (!link.broken.ok()) transfer->End(link.broken);
+  if (link.parting) {
+    if (now >= *link.parting) port->Close(link);
+    return;
+  }
+  if (transfer == nullptr) return Answer(link, now);
+  Judge(*transfer, now);
   if (!transfer->outcome) {
     if (transfer->lends) SendPieces(link, *transfer);
     return;
   }
-  if (!link.parted) SayLast(link, *transfer, now);
-  const bool said = !link.parting || (link.open.empty() && link.broken.ok());
-  if (!said && link.broken.ok() && now < *link.parting) return;
-  port->Close(link, link.parting.has_value() && said);
+  if (transfer->lends || transfer->told) return port->Close(link);
+  SayTaken(link, *transfer, now);
 }
 
 void UcxBlockChannel::Core::Advance() {

@@ -251,7 +251,7 @@ void UcxGroupPort::Core::AdvanceParked(Link& link, absl::Time now) {
       if (link.group != nullptr) return;
     }
   }
-  if (!link.broken.ok() || link.unwanted || now >= link.deadline) port->Close(link, false);
+  if (!link.broken.ok() || link.unwanted || now >= link.deadline) port->Close(link);
 }
 
 void UcxGroupPort::Core::Attach(Link& link, Carried& group) {
@@ -289,11 +289,11 @@ void UcxGroupPort::Core::AdvanceLink(Link& link, absl::Time now) {
   if (!Over(group)) ApplyWhole(link);
   if (!link.broken.ok()) {
     if (!Over(group) && !link.parted) Break(link, Concat("lost: ", StatusText(link.broken)));
-    return port->Close(link, false);
+    return port->Close(link);
   }
   if (!group.parting) return SendAnnounced(link);
   // Both sides have said their last, or one of them does not.
-  if ((link.parted && link.open.empty()) || now >= *group.parting) port->Close(link, false);
+  if ((link.parted && link.open.empty()) || now >= *group.parting) port->Close(link);
 }
 
 // Makes the connections that are this rank's to make.

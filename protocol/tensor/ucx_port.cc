@@ -104,7 +104,7 @@ absl::Status UcxPort::StartListener(const sockaddr_in& at) {
 
 void UcxPort::End(std::span<UcxLink* const> links) {
   if (listener_ != nullptr) ucx_->ucp_listener_destroy(std::exchange(listener_, nullptr));
-  for (UcxLink* link : links) Close(*link, false);
+  for (UcxLink* link : links) Close(*link);
   const absl::Time until = MonotonicNow() + kEndTime;
   const auto closed = [this](UcxLink* link) {
     Reap(*link, [](const UcxRequest&) {});
@@ -211,11 +211,11 @@ void UcxPort::Reap(UcxLink& link, const std::function<void(const UcxRequest&)>& 
   });
 }
 
-void UcxPort::Close(UcxLink& link, bool flush) {
+void UcxPort::Close(UcxLink& link) {
   if (link.endpoint == nullptr) return;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = flush ? 0 : UCP_EP_CLOSE_FLAG_FORCE;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
   link.closing = ucx_->ucp_ep_close_nbx(std::exchange(link.endpoint, nullptr), &param);
 }
 

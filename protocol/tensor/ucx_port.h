@@ -100,8 +100,8 @@ class UcxPort {
   void Flush(UcxLink& link);
   // Gives out the requests that are done and were right; what was not makes the link broken.
   void Reap(UcxLink& link, const std::function<void(const UcxRequest&)>& on_done);
-  // With `flush` what was sent before leaves first, which may take as long as the network does.
-  void Close(UcxLink& link, bool flush);
+  // At once, whatever is on its way: a peer that says nothing holds up nobody.
+  void Close(UcxLink& link);
   // Nobody can read or write through the link any more.
   bool Closed(UcxLink& link);
   // Takes no more connections, closes the links and waits for that, a second at most.

@@ -5,95 +5,24 @@
 #include "protocol/tensor/ucx_block_channel.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <functional>
-#include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "protocol/base/clock.h"
-#include "protocol/base/strings.h"
+#include "tests/protocol/block_sides.h"
 
 namespace skein::tests {
 namespace {
 
-using protocol::BlockChannel;
 using protocol::Concat;
 using protocol::MonotonicNow;
 using protocol::TransferId;
 using protocol::UcxBlockChannel;
-
-constexpr absl::Duration kLimit = absl::Seconds(30);
-using Buffer = std::vector<std::byte>;
-
-// Memory that the test and both sides see.
-struct Shared {
-  std::atomic<int> stage = 0;  // how far the sides are, for those that wait for each other
-  char address[64] = {};       // of the lender
-  std::atomic<bool> has_address = false;
-};
-
-template <typename T>
-T* MapShared(size_t count = 1) {
-  void* memory = ::mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return memory == MAP_FAILED ? nullptr : static_cast<T*>(memory);
-}
-
-bool Await(const std::function<bool()>& done) {
-  for (const absl::Time end = MonotonicNow() + kLimit; MonotonicNow() < end;) {
-    if (done()) return true;
-    ::poll(nullptr, 0, 1);
-  }
-  return false;
-}
-
-// What a side does; what was wrong, or nothing.
-using Body = std::function<std::string(UcxBlockChannel&, Shared&)>;
-
-pid_t Start(Shared& shared, bool lends, const Body& body) {
-  const pid_t child = ::fork();
-  if (child != 0) return child;
-  std::string wrong;
-  {
-    auto channel = UcxBlockChannel::Create({});
-    if (!channel.ok()) {
-      wrong = std::string(channel.status().message());
-    } else {
-      if (lends) {
-        std::snprintf(shared.address, sizeof(shared.address), "%s", (*channel)->address().c_str());
-        shared.has_address = true;
-      } else if (!Await([&] { return shared.has_address.load(); })) {
-        ::_exit(2);
-      }
-      wrong = body(**channel, shared);
-    }
-  }
-  if (!wrong.empty()) std::fprintf(stderr, "%s: %s\n", lends ? "lender" : "fetcher", wrong.c_str());
-  std::fflush(stderr);
-  ::_exit(wrong.empty() ? 0 : 1);
-}
-
-int End(pid_t child) {
-  int status = 0;
-  if (!Await([&] { return ::waitpid(child, &status, WNOHANG) == child; })) {
-    ::kill(child, SIGKILL);
-    ::waitpid(child, &status, 0);
-    return -1;
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
 
 class UcxBlockChannelTest : public ::testing::Test {
  protected:
@@ -105,45 +34,6 @@ class UcxBlockChannelTest : public ::testing::Test {
   }
   Shared* shared_ = new (MapShared<Shared>()) Shared();
 };
-
-Buffer Filled(size_t bytes, uint64_t seed) {
-  Buffer out(bytes);
-  for (size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>((i * 31 + seed) % 251);
-  return out;
-}
-
-std::vector<std::span<const std::byte>> Lent(const std::vector<Buffer>& pieces) {
-  return {pieces.begin(), pieces.end()};
-}
-std::vector<std::span<std::byte>> Wanted(std::vector<Buffer>& pieces) {
-  return {pieces.begin(), pieces.end()};
-}
-
-// The ends of the channel's transfers until all of `count` have ended.
-std::map<TransferId, absl::Status> Ends(BlockChannel& channel, size_t count,
-                                        const std::function<void()>& round = nullptr) {
-  std::map<TransferId, absl::Status> ends;
-  for (const absl::Time limit = MonotonicNow() + kLimit; MonotonicNow() < limit;) {
-    const auto polled = channel.Poll(MonotonicNow() + absl::Milliseconds(round ? 1 : 100));
-    if (!polled.ok()) break;
-    for (const protocol::ChannelEvent& event : *polled) ends[event.transfer] = event.status;
-    if (round) round();
-    if (ends.size() >= count) break;
-  }
-  return ends;
-}
-
-std::string Expect(const std::map<TransferId, absl::Status>& ends, absl::StatusCode code,
-                   uint64_t id = 1) {
-  const auto found = ends.find(TransferId(id));
-  if (found == ends.end()) return "the transfer did not end";
-  if (found->second.code() == code) return "";
-  // Of a connection that breaks off UCX may say that a piece is there: its checksum differs.
-  if (code == absl::StatusCode::kUnavailable && absl::IsDataLoss(found->second)) return "";
-  return Concat("ended with ", found->second.ToString());
-}
-
-absl::Time In(absl::Duration time) { return MonotonicNow() + time; }
 
 // A side that only lends one transfer and tells how it ended.
 Body Lender(std::vector<size_t> sizes, absl::StatusCode code, absl::Duration time = kLimit) {
@@ -351,15 +241,20 @@ TEST_F(UcxBlockChannelTest, AFetcherThatIsKilledGivesTheLoanBack) {
 }
 
 // A stopped peer says nothing at all: time alone ends the fetch, and what the peer sends when it
-// goes on is written nowhere.
+// goes on is written nowhere. The time of the fetch begins when everything is ready for it.
 TEST_F(UcxBlockChannelTest, AStoppedLenderEndsTheFetchAtItsDeadline) {
   const pid_t lends = Start(*shared_, true, [](UcxBlockChannel& channel, Shared& shared) {
+    const std::vector<Buffer> pieces(kLarge.size(), Filled(kLarge[0], 0));
+    const auto lent = channel.Lend(TransferId(1), Lent(pieces), In(kLimit));
+    if (!lent.ok()) return std::string(lent.message());
+    shared.stage = 1;
     // It finds the fetcher's last word, or nobody.
-    const std::string gone = Lender(kLarge, absl::StatusCode::kUnavailable)(channel, shared);
+    const std::string gone = Expect(Ends(channel, 1), absl::StatusCode::kUnavailable);
     return gone.find("the blocks did not come in time") == std::string::npos ? gone : "";
   });
   const pid_t fetches = Start(*shared_, false, [&](UcxBlockChannel& channel, Shared& shared) {
     std::vector<Buffer> pieces(kLarge.size(), Buffer(kLarge[0]));
+    if (!Await([&] { return shared.stage == 1; })) return std::string("nothing is lent");
     bool stopped = false;
     return FailFetch(channel, shared, pieces, absl::StatusCode::kDeadlineExceeded,
                      absl::Seconds(2), [&] {

@@ -104,7 +104,10 @@ void ClusterScheduler::StartMove(Sequence& sequence, MoveCause cause, const Move
                                    ? Expectation::kNoRoom
                                    : engines_[*to]->Expect(transfer, sequence, position);
   if (expected == Expectation::kNoRoom) {
-    if (cause == MoveCause::kHandOver) sequence.moves_from_length = sequence.length() + block;
+    // The step behind the next block end leaves a checkpoint there.
+    if (cause == MoveCause::kHandOver) {
+      sequence.moves_from_length = BlocksFor(sequence.length() - 1, block) * block + 2;
+    }
     return replay();
   }
   if (expected == Expectation::kComes) {

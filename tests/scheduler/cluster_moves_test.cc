@@ -249,6 +249,24 @@ TEST(ClusterMovesTest, WhatWouldBeComputedAgainIsNotHandedOver) {
   EXPECT_EQ(harness.outcome(2).tokens, DecodeAlone(prompt, StopAt(30), harness.max_model_len()));
 }
 
+// Before its last token is computed a prompt of whole blocks and one has no state at their end.
+TEST(ClusterMovesTest, APromptOfWholeBlocksAndATokenIsHandedOverWithItsFirstToken) {
+  GroupHarness harness(Moving(2, 1));
+  harness.Start(1, 0);
+  harness.Start(2, 1);
+  ASSERT_TRUE(harness.AddSimple(1, 13, 20).ok());
+  StepAll(harness, 2);
+  DeliverAll(harness, 2);
+  EXPECT_TRUE(harness.PlanMoves().empty());
+  StepAll(harness, 2);
+  DeliverAll(harness, 2);
+  ASSERT_EQ(harness.outcome(1).tokens.size(), 1U);
+  ASSERT_EQ(harness.PlanMoves().size(), 1U);
+  EXPECT_EQ(harness.PlanMoves()[0].position, 12U);
+  harness.EndMove();
+  EXPECT_TRUE(harness.Finish());
+}
+
 TEST(ClusterMovesTest, AHalfComputedPromptIsDrainedToAGroupThatComputesPrompts) {
   HarnessSetup setup = Moving(3, 2);
   setup.budget = 8;
@@ -310,7 +328,7 @@ TEST(ClusterMovesTest, RoundsWithoutAPlaceLookAtNoToken) {
   EXPECT_TRUE(harness.Finish());
 }
 
-// The blocks of the other group are all in use: asked once, and again when a block more is there.
+// The other group has no room for the state: asked once, and again behind the next block end.
 TEST(ClusterMovesTest, ARoundThatFoundNoRoomIsNotRepeatedForEveryToken) {
   static uint64_t hashed;
   HarnessSetup setup = Moving(2, 1);

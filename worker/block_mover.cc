@@ -1,5 +1,6 @@
 #include "worker/block_mover.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -63,8 +64,15 @@ absl::Status BlockMover::Check(const MoveBlocks& move) const {
         absl::StrCat(sides_.size(), " transfers are under way, at most ", kMovesMax));
   }
   if (move.blocks.size() > shape_.num_blocks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the order names ", move.blocks.size(), " blocks, the worker has ", shape_.num_blocks));
+    return absl::InvalidArgumentError(absl::StrCat("the order names ", move.blocks.size(),
+                                                   " blocks, the worker has ", shape_.num_blocks));
+  }
+  const uint64_t bytes = BlockParcel::BytesOf(shape_, move.blocks.size());
+  const uint64_t others = *held_bytes_;
+  if (others + bytes > shape_.bytes_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("the transfer takes ", bytes,
+                                                     " bytes of host memory beside ", others,
+                                                     " of others, at most ", shape_.bytes_max));
   }
   if (move.side == MoveSide::kLend) return absl::OkStatus();
   if (move.cache_layout != own_.layout || move.numerics != own_.numerics) {
@@ -89,25 +97,32 @@ void BlockMover::Report(const MoveBlocks& move, const absl::Status& status) {
 void BlockMover::Finish(const Side& side, const absl::Status& status) {
   Report(side.move, status);
   moved_.back().bytes = status.ok() ? side.parcel.bytes() : 0;
-  moved_.back().took_us = static_cast<uint64_t>(
-      absl::ToInt64Microseconds(protocol::MonotonicNow() - side.began));
+  moved_.back().took_us =
+      static_cast<uint64_t>(absl::ToInt64Microseconds(protocol::MonotonicNow() - side.began));
   sides_.erase(side.move.transfer);
 }
 
 void BlockMover::Move(MoveBlocks move) {
   if (const absl::Status checked = Check(move); !checked.ok()) return Report(move, checked);
-  const auto side = std::make_shared<Side>(std::move(move), shape_, protocol::MonotonicNow());
+  const auto side =
+      std::make_shared<Side>(std::move(move), shape_, held_bytes_, protocol::MonotonicNow());
   sides_[side->move.transfer] = side;
   if (side->move.side == MoveSide::kLend) return Copy(side);
   if (const absl::Status begun = orders_.TryPush(side); !begun.ok()) Finish(*side, begun);
 }
 
-// Between pools and parcel, on the device thread.
+// The next blocks between pools and parcel, on the device thread. Steps run between the calls: the
+// blocks of a loan change nowhere, those of a fetch are nobody's.
 void BlockMover::Copy(const SharedSide& side) {
-  const absl::Status queued = on_device_([this, side](LoadedModel& model) {
+  const size_t count =
+      std::max<size_t>(shape_.call_bytes / std::max<size_t>(shape_.block_bytes, 1), 1);
+  const size_t end = std::min(side->copied + count, side->move.blocks.size());
+  const BlockRange range{std::exchange(side->copied, end), end};
+  const absl::Status queued = on_device_([this, side, range](LoadedModel& model) {
+    if (side->over) return;
     const bool lends = side->move.side == MoveSide::kLend;
-    const absl::Status copied = lends ? Pack(model, side->move, side->parcel)
-                                      : Unpack(model, side->move, side->parcel);
+    const absl::Status copied = lends ? Pack(model, side->move, range, side->parcel)
+                                      : Unpack(model, side->move, range, side->parcel);
     copied_.TryPush({side->move.transfer, copied}).IgnoreError();  // its capacity is never reached
   });
   if (!queued.ok()) Finish(*side, queued);
@@ -115,6 +130,7 @@ void BlockMover::Copy(const SharedSide& side) {
 
 void BlockMover::Reset() {
   for (const auto& [transfer, side] : sides_) {
+    side->over = true;
     // Where no order fits, the deadline ends it.
     orders_.TryPush(Cancel{transfer}).IgnoreError();
   }
@@ -127,6 +143,7 @@ void BlockMover::OnCopied(const ChannelEvent& event) {
   if (found == sides_.end()) return;  // of an epoch that ended
   const SharedSide side = found->second;
   absl::Status status = event.status;
+  if (status.ok() && side->copied < side->move.blocks.size()) return Copy(side);
   if (status.ok() && side->move.side == MoveSide::kLend) {
     status = orders_.TryPush(side);
     if (status.ok()) return;

@@ -5,6 +5,7 @@
 // Move, Reset and TakeMoved belong to the actor thread.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -53,17 +54,29 @@ class BlockMover {
   std::vector<protocol::BlocksMoved> TakeMoved();
 
  private:
+  // Bytes of all parcels that are held, those of ended epochs among them.
+  using HeldBytes = std::shared_ptr<std::atomic<uint64_t>>;
   // A side of a transfer. Its parcel belongs to the device thread while a call copies, to the
   // channel between an order and its end, else to nobody.
   struct Side {
-    Side(protocol::MoveBlocks order, const ParcelShape& shape, absl::Time now)
+    Side(protocol::MoveBlocks order, const ParcelShape& shape, HeldBytes held_bytes, absl::Time now)
         : move(std::move(order)),
           parcel(shape, move.blocks.size()),
+          held(std::move(held_bytes)),
           began(now),
-          deadline(now + absl::Milliseconds(move.timeout_ms)) {}
+          deadline(now + absl::Milliseconds(move.timeout_ms)) {
+      *held += parcel.bytes();
+    }
+    ~Side() { *held -= parcel.bytes(); }
+    Side(const Side&) = delete;
+    Side& operator=(const Side&) = delete;
+
     const protocol::MoveBlocks move;
     BlockParcel parcel;
+    const HeldBytes held;
     const absl::Time began, deadline;
+    size_t copied = 0;               // blocks that calls were queued for; actor thread
+    std::atomic<bool> over = false;  // its epoch is: calls that wait do nothing
   };
   using SharedSide = std::shared_ptr<Side>;
   struct Cancel {
@@ -95,10 +108,11 @@ class BlockMover {
 
   const CacheIdentity own_;
   const ParcelShape shape_;
+  const HeldBytes held_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
   const std::function<absl::Status(DeviceCall)> on_device_;
   std::map<protocol::TransferId, SharedSide> sides_;  // actor thread
   std::vector<protocol::BlocksMoved> moved_;          // actor thread
-  std::unique_ptr<protocol::BlockChannel> channel_;  // of its thread
+  std::unique_ptr<protocol::BlockChannel> channel_;   // of its thread
   ChannelWaker waker_;
   protocol::Mailbox<Order> orders_;                   // to the channel's thread
   protocol::Mailbox<protocol::ChannelEvent> ends_;    // from it

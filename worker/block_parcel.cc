@@ -24,25 +24,34 @@ absl::StatusOr<int> CheckpointOf(LoadedModel& model, const protocol::MoveBlocks&
   const auto first = static_cast<uint32_t>(model.slots().num_slots());
   const auto count = static_cast<uint32_t>(model.slots().num_checkpoints());
   if (move.checkpoint.value() < first || move.checkpoint.value() - first >= count) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("checkpoint ", move.checkpoint.value(), " does not exist; the worker has ",
-                     count, ", numbered from ", first));
+    return absl::InvalidArgumentError(absl::StrCat("checkpoint ", move.checkpoint.value(),
+                                                   " does not exist; the worker has ", count,
+                                                   ", numbered from ", first));
   }
   const auto blocks = static_cast<uint32_t>(model.cache().num_blocks());
   for (const protocol::BlockId block : move.blocks) {
     if (block.value() < blocks) continue;
-    return absl::InvalidArgumentError(absl::StrCat("block ", block.value(),
-                                                   " does not exist; the worker has ", blocks,
-                                                   ", numbered from 0"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "block ", block.value(), " does not exist; the worker has ", blocks, ", numbered from 0"));
   }
   return static_cast<int>(move.checkpoint.value() - first);
 }
 
-// Whether a copy of slot state is that at the position of the order.
+// Whether a copy of slot state is that at the position of the order, and contradicts itself
+// nowhere: it may have come from elsewhere.
 absl::Status CheckState(const SavedSlot& saved, const protocol::MoveBlocks& move, int drafts) {
   const int64_t position = move.position;
   const int64_t end = std::max(saved.length, saved.written);
-  if (saved.used && position <= saved.length && end - position <= drafts) return absl::OkStatus();
+  const bool fits = saved.used == 1 && position <= saved.length && end <= position + drafts;
+  const bool sound = saved.written >= 0 && saved.begin >= 0 && saved.begin <= position &&
+                     saved.fed_from >= 0 && saved.fed_from <= saved.fed_to && saved.fed_to <= end;
+  if (fits && !sound) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("checkpoint ", move.checkpoint.value(), " contradicts itself: ", saved.written,
+                     " tokens written, from ", saved.begin, " on, the draft head saw ",
+                     saved.fed_from, " to ", saved.fed_to, " of ", saved.length));
+  }
+  if (fits) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("checkpoint ", move.checkpoint.value(), " has ", saved.length,
                    " tokens, which are not the state at position ", position));
@@ -59,24 +68,29 @@ ParcelShape ShapeOf(LoadedModel& model) {
 BlockParcel::BlockParcel(const ParcelShape& shape, size_t num_blocks)
     : shape_(shape),
       num_blocks_(num_blocks),
-      memory_(num_blocks * Aligned(shape.block_bytes) + shape.checkpoint_bytes) {}
+      memory_(std::make_unique_for_overwrite<std::byte[]>(BytesOf(shape, num_blocks))) {}
+
+uint64_t BlockParcel::BytesOf(const ParcelShape& shape, size_t num_blocks) {
+  return num_blocks * Aligned(shape.block_bytes) + shape.checkpoint_bytes;
+}
 
 std::vector<std::span<std::byte>> BlockParcel::pieces() {
   std::vector<std::span<std::byte>> out;
   const size_t each = Aligned(shape_.block_bytes);
   for (size_t i = 0; i < num_blocks_; ++i) {
-    out.push_back(std::span(memory_).subspan(i * each, shape_.block_bytes));
+    out.emplace_back(memory_.get() + i * each, shape_.block_bytes);
   }
-  out.push_back(std::span(memory_).subspan(num_blocks_ * each));
+  out.emplace_back(memory_.get() + num_blocks_ * each, shape_.checkpoint_bytes);
   return out;
 }
 
-absl::Status Pack(LoadedModel& model, const protocol::MoveBlocks& move, BlockParcel& parcel) {
+absl::Status Pack(LoadedModel& model, const protocol::MoveBlocks& move, BlockRange range,
+                  BlockParcel& parcel) {
   SKEIN_ASSIGN_OR_RETURN(const int checkpoint, CheckpointOf(model, move));
   const SavedSlot saved = model.input().saved(checkpoint);
   SKEIN_RETURN_IF_ERROR(CheckState(saved, move, model.spec().dspark.block));
   const std::vector<std::span<std::byte>> pieces = parcel.pieces();
-  for (size_t i = 0; i < move.blocks.size(); ++i) {
+  for (size_t i = range.first; i < range.end; ++i) {
     std::byte* to = pieces[i].data();
     for (const std::span<std::byte> page :
          model.cache().Pages(static_cast<int>(move.blocks[i].value()))) {
@@ -86,18 +100,20 @@ absl::Status Pack(LoadedModel& model, const protocol::MoveBlocks& move, BlockPar
   }
   // Copies of checkpoints were queued before; they are in memory of the host after this.
   SKEIN_RETURN_IF_ERROR(model.device().Wait());
+  if (range.end < move.blocks.size()) return absl::OkStatus();
   std::memcpy(pieces.back().data(), &saved, sizeof(saved));
   model.slots().ReadCheckpoint(checkpoint, pieces.back().subspan(sizeof(saved)));
   return absl::OkStatus();
 }
 
-absl::Status Unpack(LoadedModel& model, const protocol::MoveBlocks& move, BlockParcel& parcel) {
+absl::Status Unpack(LoadedModel& model, const protocol::MoveBlocks& move, BlockRange range,
+                    BlockParcel& parcel) {
   SKEIN_ASSIGN_OR_RETURN(const int checkpoint, CheckpointOf(model, move));
   const std::vector<std::span<std::byte>> pieces = parcel.pieces();
   SavedSlot saved;
   std::memcpy(&saved, pieces.back().data(), sizeof(saved));
   SKEIN_RETURN_IF_ERROR(CheckState(saved, move, model.spec().dspark.block));
-  for (size_t i = 0; i < move.blocks.size(); ++i) {
+  for (size_t i = range.first; i < range.end; ++i) {
     const std::byte* from = pieces[i].data();
     for (const std::span<std::byte> page :
          model.cache().Pages(static_cast<int>(move.blocks[i].value()))) {
@@ -106,6 +122,7 @@ absl::Status Unpack(LoadedModel& model, const protocol::MoveBlocks& move, BlockP
     }
   }
   SKEIN_RETURN_IF_ERROR(model.device().Wait());
+  if (range.end < move.blocks.size()) return absl::OkStatus();
   model.slots().WriteCheckpoint(checkpoint, pieces.back().subspan(sizeof(saved)));
   model.input().SetSaved(checkpoint, saved);
   return absl::OkStatus();

@@ -30,6 +30,8 @@ constexpr absl::Duration kMeetTime = absl::Seconds(10);
 constexpr absl::Duration kBeginTime = absl::Seconds(30);
 // What another rank may need beyond its deadline until its end is noticed and told.
 constexpr absl::Duration kEndTime = absl::Seconds(5);
+// How long a call between steps may take, which copies a few blocks.
+constexpr absl::Duration kCallTime = absl::Seconds(10);
 
 uint64_t MicrosecondsSince(absl::Time begin) {
   return static_cast<uint64_t>(absl::ToInt64Microseconds(protocol::MonotonicNow() - begin));
@@ -566,7 +568,9 @@ bool StepExecutor::Run(Job& job) {
     return true;
   }
   if (auto* call = std::get_if<DeviceCall>(&job); call != nullptr) {
+    if (watchdog_ != nullptr) watchdog_->Begin(last_step_, kCallTime);
     (*call)(*model_);
+    if (watchdog_ != nullptr) watchdog_->End();
     return true;
   }
   if (auto* meet = std::get_if<Meet>(&job); meet != nullptr) {
@@ -574,6 +578,7 @@ bool StepExecutor::Run(Job& job) {
     return true;
   }
   const StepPlan& plan = std::get<StepPlan>(job);
+  last_step_ = plan.step.value();
   const absl::Status pushed = results_.TryPush(RunInGroup(plan));
   // At most one result per submitted plan waits, so there is always room.
   SKEIN_CHECK(pushed.ok()) << "worker invariant 3: " << pushed.message();

@@ -152,6 +152,7 @@ class StepExecutor final : public StepRunner {
   WorkerMetrics* const metrics_;                  // null: nobody counts
   protocol::StepDeadline deadline_;               // device thread
   Excuse excuse_{watchdog_.get()};
+  uint64_t last_step_ = 0;  // that was begun; device thread
   std::atomic<bool> ending_ = false;
   size_t unanswered_ = 0;  // plans whose result was not taken; actor thread
   size_t capacity_ = 0;    // of a group's collectives; 0: the model is whole

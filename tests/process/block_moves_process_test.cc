@@ -1,6 +1,8 @@
 // Real servers whose groups move cache blocks over UCX: disaggregated prefill gives what one group
 // gives, bit for bit; a transfer that is lost is counted and computed again; a group that is
 // drained gives its streams away with their cache; and either side may die at any moment.
+#include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -99,6 +101,7 @@ TEST(BlockMovesProcessTest, ManyStreamsAreHandedOverAndExact) {
   const auto completions = OpenStreams(server.port(), long_one, 6);
   for (const auto& stream : stories) EXPECT_EQ(stream->Join(), story);
   for (const auto& stream : completions) EXPECT_EQ(stream->Join(), completion);
+  EXPECT_GE(Handed(server, "moved"), 2) << "the prompt alone, and one at least of those together";
   EXPECT_EQ(Handed(server, "replayed"), 0) << server.output();
   EXPECT_EQ(server.Metric("skein_kv_audit_violations_total"), 0);
 }
@@ -139,25 +142,46 @@ TEST(BlockMovesProcessTest, ADrainedGroupGivesItsStreamsAwayWithTheirCache) {
   EXPECT_EQ(server.Metric("skein_kv_audit_violations_total"), 0);
 }
 
+// Until a transfer was under way at a death of either side, with a few deaths more than that takes.
 TEST(BlockMovesProcessTest, StreamsOutliveTheDeathOfEitherSide) {
+  LiveServer alone;
+  ASSERT_TRUE(alone.StartReady()) << alone.output();
   LiveServer server;
   ASSERT_TRUE(server.StartReady(Moving({"--prefill-groups", "1", "--restarts-max", "100"})))
       << server.output();
-  const ChatCall long_one = Completion(640, 3);
-  const ChatAnswer story = Ask(server.port(), kStory);
-  const ChatAnswer completion = Ask(server.port(), long_one);
-  int ready = 2;
-  for (const int victim : {0, 1, 0, 1}) {
+  const ChatAnswer story = Ask(alone.port(), kStory);
+  int ready = 2, first = 0;
+  std::array<bool, 2> lost = {};  // by victim
+  for (size_t round = 0; round < 4 || (round < 16 && !(lost[0] && lost[1])); ++round) {
+    // Prompts that no group has: each is handed over.
+    std::vector<ChatCall> calls;
+    std::vector<ChatAnswer> answers;
+    for (int i = 0; i < 4; ++i) {
+      calls.push_back(Completion(640, 3 + 100 * ++first));
+      answers.push_back(Ask(alone.port(), calls.back()));
+    }
+    const double before = Handed(server, "replayed");
     const auto stories = OpenStreams(server.port(), kStory, 3);
-    const auto completions = OpenStreams(server.port(), long_one, 3);
     ASSERT_TRUE(stories[0]->WaitTokens(5)) << server.output();
-    const ProcessHandle worker =
-        server.Find("skein-worker", protocol::Concat("--worker-index=", victim));
+    std::vector<std::unique_ptr<ChatStream>> streams;
+    for (const ChatCall& call : calls) {
+      streams.push_back(std::move(OpenStreams(server.port(), call, 1)[0]));
+    }
+    const std::string victim = protocol::Concat("--worker-index=", round % 2);
+    const ProcessHandle worker = server.Find("skein-worker", victim);
+    WaitUntil(
+        [&] {
+          return Series(server, "skein_kv_blocks", R"(engine="0",state="pending_send")") > 0;
+        },
+        absl::Seconds(2));
     ASSERT_TRUE(worker.Signal(SIGKILL));
     for (const auto& stream : stories) EXPECT_EQ(stream->Join(), story) << server.output();
-    for (const auto& stream : completions) EXPECT_EQ(stream->Join(), completion);
+    for (size_t i = 0; i < streams.size(); ++i) EXPECT_EQ(streams[i]->Join(), answers[i]);
     ASSERT_TRUE(server.WaitForOutput("msg=\"group ready\"", ++ready)) << server.output();
+    lost[round % 2] = lost[round % 2] || Handed(server, "replayed") > before;
   }
+  EXPECT_TRUE(lost[0]) << "no transfer was under way when the lender died";
+  EXPECT_TRUE(lost[1]) << "no transfer was under way when the fetcher died";
   EXPECT_EQ(server.Metric("skein_kv_audit_violations_total"), 0);
 }
 

@@ -4,10 +4,14 @@
 
 #include <deque>
 
+#include <memory>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include "absl/strings/str_cat.h"
 #include "protocol/base/clock.h"
 #include "protocol/tensor/ucx_block_channel.h"
 #include "tests/worker/two_models.h"
@@ -21,19 +25,29 @@ using protocol::MoveStatus;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class CountingWaker final : public protocol::Waker {
+// The test looks by itself.
+class NoWaker final : public protocol::Waker {
  public:
   void Wake() override {}
 };
 
 // A worker as its actor sees it.
 struct MovingWorker {
-  MovingWorker(worker::LoadedModel& loaded, worker::CacheIdentity own) : model(loaded) {
+  MovingWorker(worker::LoadedModel& loaded, worker::CacheIdentity own)
+      : model(loaded), shape(worker::ShapeOf(loaded)) {
+    Start(std::move(own));
+  }
+  // As the first one, with the shape as it is now.
+  void Restart() {
+    mover.reset();
+    Start({"layout", "cpu"});
+  }
+  void Start(worker::CacheIdentity own) {
     auto channel = protocol::UcxBlockChannel::Create({});
     EXPECT_TRUE(channel.ok()) << channel.status();
     address = (*channel)->address();
     mover = std::make_unique<worker::BlockMover>(
-        *std::move(channel), std::move(own), worker::ShapeOf(model), waker,
+        *std::move(channel), std::move(own), shape, waker,
         [this](worker::DeviceCall call) {
           calls.push_back(std::move(call));
           return absl::OkStatus();
@@ -54,7 +68,8 @@ struct MovingWorker {
   }
 
   worker::LoadedModel& model;
-  CountingWaker waker;
+  worker::ParcelShape shape;
+  NoWaker waker;
   std::string address;
   std::deque<worker::DeviceCall> calls;
   bool held = false;  // the device runs nothing
@@ -108,6 +123,28 @@ TEST_F(BlockMoverTest, BlocksArriveAndTheLoanComesBack) {
   EXPECT_EQ(models_.Run(1, prompt_, 96, 130, kTo, 6).sequences, want_.sequences);
 }
 
+// Steps run between the calls of one transfer.
+TEST_F(BlockMoverTest, ALargeTransferIsCopiedInSeveralCalls) {
+  ComputeFirst();
+  for (MovingWorker* side : {&from_, &to_}) {
+    side->shape.call_bytes = 2 * side->shape.block_bytes;
+    side->Restart();
+  }
+  from_.mover->Move(Lend());
+  ASSERT_EQ(from_.calls.size(), 1U);
+  from_.RunDevice();
+  EXPECT_THAT(from_.mover->TakeMoved(), IsEmpty());
+  EXPECT_EQ(from_.calls.size(), 1U) << "the third block, and the state";
+  from_.RunDevice();
+  EXPECT_THAT(from_.mover->TakeMoved(), IsEmpty());
+  EXPECT_TRUE(from_.calls.empty()) << "it is lent";
+  to_.mover->Move(Fetch());
+  const auto fetched = to_.Ends(1);
+  ASSERT_EQ(fetched.size(), 1U);
+  EXPECT_EQ(fetched[0].status, MoveStatus::kOk) << fetched[0].message;
+  EXPECT_EQ(models_.Run(1, prompt_, 96, 130, kTo, 6).sequences, want_.sequences);
+}
+
 TEST_F(BlockMoverTest, BlocksOfAnotherLayoutAreRefusedWithBothSides) {
   protocol::MoveBlocks other = Fetch();
   other.cache_layout = "other";
@@ -158,17 +195,39 @@ TEST_F(BlockMoverTest, AWorkerThatDiesEndsTheFetch) {
   EXPECT_EQ(fetched[0].status, MoveStatus::kLost);
 }
 
-// What arrived for an epoch that is over is written nowhere, though the device gets to it late.
+// What arrived for an epoch that is over is written nowhere: neither when it ends while the blocks
+// are in the parcel, nor when the device has been told to copy them and gets to it late.
 TEST_F(BlockMoverTest, NothingOfAnEndedEpochIsWrittenOrReported) {
   ComputeFirst();
+  const auto bytes = [&] {
+    std::vector<std::byte> all;
+    for (const uint32_t block : {10, 9, 0}) {
+      for (const std::span<std::byte> page : models_[1].cache().Pages(static_cast<int>(block))) {
+        all.insert(all.end(), page.begin(), page.end());
+      }
+    }
+    return all;
+  };
+  const std::vector<std::byte> before = bytes();
   to_.held = true;
-  from_.mover->Move(Lend());
-  to_.mover->Move(Fetch());
-  ASSERT_EQ(from_.Ends(1).size(), 1U) << "it was taken";
-  to_.mover->Reset();
+  uint64_t transfer = 10;
+  for (const bool queued : {false, true}) {
+    from_.mover->Move(Lend(++transfer));
+    to_.mover->Move(Fetch(transfer));
+    ASSERT_EQ(from_.Ends(1).size(), 1U) << "it was taken";
+    if (queued) {
+      EXPECT_THAT(to_.Ends(1, absl::Milliseconds(300)), IsEmpty());
+      ASSERT_EQ(to_.calls.size(), 1U) << "the device is to copy it";
+    }
+    to_.mover->Reset();
+    to_.held = false;
+    EXPECT_THAT(to_.Ends(1, absl::Milliseconds(300)), IsEmpty());
+    EXPECT_TRUE(to_.calls.empty());
+    to_.held = true;
+    EXPECT_EQ(models_[1].input().saved(2).used, 0) << queued;
+    EXPECT_EQ(bytes(), before) << queued;
+  }
   to_.held = false;
-  EXPECT_THAT(to_.Ends(1, absl::Milliseconds(300)), IsEmpty());
-  EXPECT_EQ(models_[1].input().saved(2).used, 0);
   // The names are free again, and the next transfer is none the worse.
   from_.mover->Move(Lend(2));
   to_.mover->Move(Fetch(2));
@@ -177,6 +236,29 @@ TEST_F(BlockMoverTest, NothingOfAnEndedEpochIsWrittenOrReported) {
   const auto later = fetched.empty() ? to_.Ends(1) : fetched;
   ASSERT_EQ(later.size(), 1U);
   EXPECT_EQ(later[0].status, MoveStatus::kOk) << later[0].message;
+}
+
+TEST_F(BlockMoverTest, ParcelsHaveABoundInBytes) {
+  ComputeFirst();
+  const uint64_t each = worker::BlockParcel::BytesOf(from_.shape, 3);
+  from_.shape.bytes_max = 2 * each + 1;
+  from_.Restart();
+  from_.mover->Move(Lend(1));
+  from_.mover->Move(Lend(2));
+  EXPECT_THAT(from_.mover->TakeMoved(), IsEmpty());
+  from_.mover->Move(Lend(3));
+  auto ends = from_.mover->TakeMoved();
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].status, MoveStatus::kRefused);
+  EXPECT_EQ(ends[0].message,
+            absl::StrCat("the transfer takes ", each, " bytes of host memory beside ", 2 * each,
+                         " of others, at most ", 2 * each + 1));
+  // Those of an ended epoch count until nothing touches them any more.
+  from_.mover->Reset();
+  from_.RunDevice();
+  from_.mover->Move(Lend(4));
+  from_.mover->Move(Lend(5));
+  EXPECT_THAT(from_.mover->TakeMoved(), IsEmpty());
 }
 
 TEST_F(BlockMoverTest, TransfersHaveABoundAndNames) {

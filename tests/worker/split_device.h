@@ -10,7 +10,7 @@
 
 namespace skein::tests {
 
-class SplitDevice final : public kernels::Device {
+class SplitDevice : public kernels::Device {
  public:
   // `bytes_max`: what it has; allocations beyond it are refused.
   explicit SplitDevice(size_t bytes_max) : bytes_max_(bytes_max) {}

@@ -1,14 +1,20 @@
 // Plans run in order on the device thread with the real demo model; refusals and bounds.
 #include "worker/step_executor.h"
 
+#include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <semaphore>
+#include <span>
+#include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
 #include "protocol/base/exit_codes.h"
+#include "tests/worker/split_device.h"
 #include "tests/worker/tiny_model.h"
 
 namespace skein::tests {
@@ -173,6 +179,84 @@ TEST(StepExecutorDeathTest, TheFirstPlanHasADeadline) {
         waker.Wait();
       },
       ::testing::ExitedWithCode(protocol::kExitStepDeadline), "its deadline was 2[0-9]{3} ms");
+}
+
+// A device whose copies out of it wait while they are held.
+class HeldDevice final : public SplitDevice {
+ public:
+  using SplitDevice::SplitDevice;
+  absl::Status CopyOut(void* to_host, const void* from, size_t bytes) override {
+    while (held) {
+      waiting = true;
+      ::poll(nullptr, 0, 1);
+    }
+    return SplitDevice::CopyOut(to_host, from, bytes);
+  }
+  std::atomic<bool> held = false;
+  std::atomic<bool> waiting = false;
+};
+
+// A channel to nobody.
+class DeadChannel final : public protocol::BlockChannel {
+ public:
+  const std::string& address() const override { return address_; }
+  absl::Status Lend(protocol::TransferId, std::vector<std::span<const std::byte>>,
+                    absl::Time) override {
+    return absl::UnavailableError("nobody is there");
+  }
+  absl::Status Fetch(protocol::TransferId, const std::string&, std::vector<std::span<std::byte>>,
+                     absl::Time) override {
+    return absl::UnavailableError("nobody is there");
+  }
+  void Cancel(protocol::TransferId) override {}
+  absl::StatusOr<std::vector<protocol::ChannelEvent>> Poll(absl::Time until) override {
+    while (!woken_.exchange(false) && protocol::MonotonicNow() < until) ::poll(nullptr, 0, 1);
+    return std::vector<protocol::ChannelEvent>{};
+  }
+  void Wake() override { woken_ = true; }
+
+ private:
+  std::atomic<bool> woken_ = false;
+  const std::string address_ = "nowhere";
+};
+
+// A device that stands still in a copy of blocks is seen like one that does so in a step.
+TEST_F(StepExecutorTest, CopiesOfBlocksAreWatched) {
+  auto device = std::make_shared<HeldDevice>(size_t{1} << 30);
+  TinyModel tiny({.num_checkpoints = 1, .device = device});
+  ASSERT_TRUE(tiny.ok());
+  worker::StepExecutor executor(tiny.Take(), waker_, nullptr, *worker::StepWatchdog::Create({}),
+                                nullptr,
+                                worker::ExecutorChannel{std::make_unique<DeadChannel>(), {}});
+  // 32 tokens, and their state in the checkpoint behind the eight slots.
+  ASSERT_TRUE(executor.Submit(Plan(1, std::vector<int32_t>(32, 5))).ok());
+  StepPlan save = Plan(2, {6}, 32);
+  save.sequences[0].save_to = protocol::SlotId(8);
+  save.sequences[0].new_blocks = {protocol::BlockId(4)};
+  ASSERT_TRUE(executor.Submit(save).ok());
+  const std::vector<StepResult> results = Await(executor, 2);
+  ASSERT_EQ(results[1].status, StepStatus::kOk) << results[1].message;
+  EXPECT_EQ(executor.RunningFor(), absl::ZeroDuration());
+  device->held = true;
+  protocol::MoveBlocks lend;
+  lend.transfer = protocol::TransferId(1);
+  lend.side = protocol::MoveSide::kLend;
+  lend.blocks = {protocol::BlockId(3)};
+  lend.checkpoint = protocol::SlotId(8);
+  lend.position = 32;
+  lend.timeout_ms = 1000;
+  ASSERT_TRUE(executor.Move(lend).ok());
+  while (!device->waiting && executor.TakeMoved().empty()) ::poll(nullptr, 0, 1);
+  ASSERT_TRUE(device->waiting);
+  EXPECT_GT(executor.RunningFor(), absl::ZeroDuration());
+  device->held = false;
+  std::vector<protocol::BlocksMoved> moved;
+  while (moved.empty()) {
+    ::poll(nullptr, 0, 1);
+    moved = executor.TakeMoved();
+  }
+  EXPECT_EQ(moved[0].message, "nobody is there") << "the copy was made";
+  EXPECT_EQ(executor.RunningFor(), absl::ZeroDuration());
 }
 
 TEST_F(StepExecutorTest, EndsWithPlansThatNobodyWaitsFor) {

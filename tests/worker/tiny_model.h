@@ -34,6 +34,7 @@ struct TinySetup {
   int num_blocks = 64;
   int num_slots = 8;
   int max_draft_requests = 0;
+  int num_checkpoints = 0;
   worker::TapSide tap_side = worker::TapSide::kEntering;
   bool record_steps = BackendOfTests().record_steps;
   std::shared_ptr<kernels::Device> device = nullptr;  // null: that of the program's backend
@@ -49,6 +50,7 @@ inline worker::LoadOptions TinyOptions(const TinySetup& setup) {
   options.block_tokens = 32;
   options.num_blocks = setup.num_blocks;
   options.num_slots = setup.num_slots;
+  options.num_checkpoints = setup.num_checkpoints;
   options.max_draft_requests = setup.max_draft_requests;
   options.tap_side = setup.tap_side;
   options.record_steps = setup.record_steps;

@@ -103,6 +103,16 @@ class Wire {
   Wire(int fd, const HttpCall& call) : fd_(fd), call_(call) {
     if (call.tls != nullptr) tls_ = std::make_unique<TlsSession>(call.tls, call.host);
   }
+  // With TLS the server is told why nothing more comes, as far as the socket takes it.
+  ~Wire() {
+    if (tls_ == nullptr) return;
+    std::string out;
+    if (tls_->state() == TlsSession::State::kOpen) tls_->SendEnd(&out);
+    if (tls_->state() == TlsSession::State::kBroken) tls_->TakeOutput(&out);
+    send(fd_, out.data(), out.size(), MSG_NOSIGNAL);
+  }
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
 
   // Sends all, behind the handshake.
   absl::Status Send(std::string_view bytes) {

@@ -68,6 +68,11 @@ class HttpClientPool::Impl {
   void Read(Connection& connection, Receiver& receiver);
   void Consume(Connection& connection, std::string_view bytes, Receiver& receiver);
   void End(Connection& connection, const absl::Status& result, Receiver& receiver);
+  static void SayEnd(Connection& connection);
+  // Nobody has ended its session, if it has one.
+  static bool IsUsable(const Connection& connection) {
+    return connection.tls == nullptr || connection.tls->state() == TlsSession::State::kOpen;
+  }
   void Close(int fd);
   void CheckTimeouts(Receiver& receiver);
   std::string Where() const { return options_.host + ":" + std::to_string(options_.port); }
@@ -87,7 +92,10 @@ class HttpClientPool::Impl {
 };
 
 HttpClientPool::Impl::~Impl() {
-  for (const auto& [fd, connection] : connections_) ::close(fd);
+  for (const auto& [fd, connection] : connections_) {
+    SayEnd(*connection);
+    ::close(fd);
+  }
   if (epoll_ >= 0) ::close(epoll_);
 }
 
@@ -191,7 +199,18 @@ void HttpClientPool::Impl::Write(Connection& connection) {
   if (connection.wants_write) Watch(connection, EPOLLIN, EPOLL_CTL_MOD);
 }
 
+// With TLS the server is told why nothing more comes, as far as the socket takes it.
+void HttpClientPool::Impl::SayEnd(Connection& connection) {
+  // Behind half a record nobody could read it.
+  if (connection.tls == nullptr || !connection.out.empty()) return;
+  std::string wire;
+  if (IsUsable(connection)) connection.tls->SendEnd(&wire);
+  if (connection.tls->state() == TlsSession::State::kBroken) connection.tls->TakeOutput(&wire);
+  send(connection.fd, wire.data(), wire.size(), MSG_NOSIGNAL);
+}
+
 void HttpClientPool::Impl::Close(int fd) {
+  SayEnd(*connections_.at(fd));
   std::erase(idle_, fd);
   connections_.erase(fd);
   ::close(fd);
@@ -200,7 +219,7 @@ void HttpClientPool::Impl::Close(int fd) {
 void HttpClientPool::Impl::End(Connection& connection, const absl::Status& result,
                                Receiver& receiver) {
   const int status = connection.reader.status();
-  const bool keeps = result.ok() && connection.reader.keeps_alive();
+  const bool keeps = result.ok() && connection.reader.keeps_alive() && IsUsable(connection);
   const bool had_call = std::exchange(connection.has_call, false);
   const uint64_t call = connection.call;
   if (keeps) {

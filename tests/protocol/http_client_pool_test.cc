@@ -9,6 +9,7 @@
 
 #include "tests/protocol/http_fixture.h"
 #include "tests/protocol/tls_client.h"
+#include "tests/protocol/tls_peer.h"
 
 namespace skein::protocol {
 namespace {
@@ -133,6 +134,35 @@ TEST_F(TlsPoolTest, AStreamThatIsCutIsNotWhole) {
   exchange->Abort();
   Finish();
   EXPECT_EQ(record_.calls[1].result.code(), absl::StatusCode::kDataLoss);
+}
+
+constexpr char kAnswer[] = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone";
+
+TEST_F(TlsPoolTest, SaysItsEndBeforeItCloses) {
+  tests::TlsPeer server(tls_->Current(TlsCertificate::Clock::now()), kAnswer,
+                        tests::TlsPeer::After::kStaysOpen, 1);
+  OpenTlsPool(certificate_.certificate(), server.port());
+  pool_->Start(1, Post("/any", ""));
+  Finish();
+  EXPECT_EQ(record_.calls[1].body, "done");
+  EXPECT_EQ(pool_->num_connections(), 1u) << "it is kept";
+  pool_ = nullptr;
+  EXPECT_TRUE(server.ends.Take()) << "the server cannot tell it from a cut";
+}
+
+// The answer is whole and the connection could be kept, but for the server's word behind it.
+TEST_F(TlsPoolTest, AConnectionWhoseServerSaidItsEndIsNotUsedAgain) {
+  tests::TlsPeer server(tls_->Current(TlsCertificate::Clock::now()), kAnswer,
+                        tests::TlsPeer::After::kSaysItsEnd, 2);
+  OpenTlsPool(certificate_.certificate(), server.port());
+  for (uint64_t call = 1; call <= 2; ++call) {
+    pool_->Start(call, Post("/any", ""));
+    Finish();
+    EXPECT_TRUE(record_.calls[call].result.ok()) << record_.calls[call].result;
+    EXPECT_EQ(record_.calls[call].body, "done");
+    EXPECT_EQ(pool_->num_connections(), 0u);
+    server.ends.Take();
+  }
 }
 
 TEST_F(HttpClientPoolTest, KeepsItsConnections) {

@@ -10,6 +10,7 @@
 
 #include "tests/protocol/http_fixture.h"
 #include "tests/protocol/tls_client.h"
+#include "tests/protocol/tls_peer.h"
 
 namespace skein::protocol {
 namespace {
@@ -87,6 +88,21 @@ TEST_F(HttpClientTest, ClientSpeaksTls) {
   const absl::Status stranger = CallHttp(call).status();
   EXPECT_EQ(stranger.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(stranger.message()), HasSubstr("failed: self-signed certificate"));
+}
+
+TEST_F(HttpClientTest, ClientSaysItsEndOverTls) {
+  const tests::TestCertificate certificate("http_client_end");
+  tests::TlsPeer server(
+      TlsContext::Load({"C", certificate.certificate(), "K", certificate.key()}).value(),
+      "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone", tests::TlsPeer::After::kStaysOpen, 1);
+  HttpCall call;
+  call.host = "localhost";
+  call.port = server.port();
+  call.tls = TlsContext::ForClient("CA", certificate.certificate()).value();
+  const auto answer = CallHttp(call);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->body, "done");
+  EXPECT_TRUE(server.ends.Take());
 }
 
 TEST_F(HttpClientTest, ClientMayEndAStream) {

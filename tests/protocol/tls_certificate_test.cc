@@ -3,11 +3,13 @@
 #include "protocol/http/tls_certificate.h"
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "protocol/base/strings.h"
 #include "tests/protocol/http_fixture.h"
@@ -59,7 +61,60 @@ TEST(TlsCertificateTest, FilesThatCannotBeUsedLeaveTheOldOneInForce) {
 
 TEST(TlsCertificateTest, AStartWithoutOneNamesTheFile) {
   const auto loaded = TlsCertificate::Load({"CERT", "/nonexistent.pem", "KEY", "/nonexistent.key"});
-  EXPECT_THAT(std::string(StatusText(loaded.status())), StartsWith("CERT: /nonexistent.pem: "));
+  EXPECT_EQ(StatusText(loaded.status()),
+            "CERT: /nonexistent.pem: No such file or directory; give a PEM file with the server's "
+            "certificate and then its chain");
+}
+
+// Files of mode 000 are readable for root: these tests read as somebody else then.
+class AsNobody {
+ public:
+  AsNobody() { is_root_ = ::geteuid() == 0 && ::seteuid(65534) == 0; }
+  ~AsNobody() {
+    if (!is_root_) return;
+    EXPECT_EQ(::seteuid(0), 0);
+  }
+
+ private:
+  bool is_root_ = false;
+};
+
+void SetMode(const std::string& path, std::filesystem::perms mode) {
+  std::filesystem::permissions(path, mode);
+}
+
+constexpr auto kNobody = std::filesystem::perms::none;
+constexpr auto kEverybody = std::filesystem::perms(0644);
+
+TEST(TlsCertificateTest, AFileThatMayNotBeReadSaysSo) {
+  const TestCertificate files("certificate_closed");
+  SetMode(files.key(), kNobody);
+  const AsNobody nobody;
+  EXPECT_EQ(StatusText(TlsCertificate::Load(FilesOf(files)).status()),
+            "KEY: " + files.key() +
+                ": Permission denied; give a PEM file with the private key, without a password, "
+                "that belongs to the certificate in " +
+                files.certificate());
+}
+
+TEST(TlsCertificateTest, AMendedPermissionIsNoticedWithoutAnotherWrite) {
+  for (const bool of_key : {false, true}) {
+    const TestCertificate files("certificate_mended");
+    const auto certificate = TlsCertificate::Load(FilesOf(files)).value();
+    const auto first = certificate->Current(kStart);
+    const TestCertificate renewed("certificate_mended_renewed", 2);
+    const std::string& closed = of_key ? renewed.key() : renewed.certificate();
+    SetMode(closed, kNobody);
+    files.ReplaceKey(renewed);
+    files.ReplaceCertificate(renewed);
+    const std::string& path = of_key ? files.key() : files.certificate();
+    {
+      const AsNobody nobody;
+      EXPECT_EQ(certificate->Current(kStart + kLook), first) << "it may not be read";
+    }
+    SetMode(path, kEverybody);
+    EXPECT_NE(certificate->Current(kStart + 2 * kLook), first) << path;
+  }
 }
 
 class CertificateTest : public HttpFixture {

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "protocol/base/strings.h"
+#include "protocol/http/http_client.h"
 #include "tests/protocol/http_fixture.h"
 #include "tests/protocol/tls_client.h"
 
@@ -101,6 +102,26 @@ TEST_F(TlsTest, OldVersionsAreRefused) {
   const TlsClient client(server_->port(), TLS1_1_VERSION);
   EXPECT_FALSE(client.is_open());
   EXPECT_EQ(events_.Take(), "malformed tls");
+}
+
+// The alert of a client that does not believe the certificate breaks the session, and the
+// connection's end behind it breaks nothing more.
+TEST_F(TlsTest, AnAlertIsCountedOnce) {
+  StartServer();
+  for (const char* method : {"POST", "GET"}) {
+    HttpCall call;
+    call.port = server_->port();
+    call.method = method;
+    call.target = "/echo";
+    call.tls = TlsContext::ForClient("CA", "").value();
+    EXPECT_FALSE(CallHttp(call).ok());
+    EXPECT_EQ(events_.Take(), "malformed tls");
+  }
+  // What the listener does later on its thread it counts later.
+  TlsClient other(server_->port());
+  other.Send(Echo("other"));
+  EXPECT_THAT(other.ReadToEnd(), EndsWith("other|/echo"));
+  EXPECT_TRUE(events_.IsEmpty()) << events_.Take();
 }
 
 TEST_F(TlsTest, ARequestWithoutTlsIsToldSo) {
@@ -198,9 +219,9 @@ TEST(TlsContextTest, NamesTheFileThatIsWrong) {
   const TestCertificate other("tls_other");
   EXPECT_TRUE(TlsContext::Load(Files(one)).ok());
   EXPECT_THAT(Problem({"CERT", "/nonexistent.pem", "KEY", one.key()}),
-              StartsWith("CERT: /nonexistent.pem: "));
+              StartsWith("CERT: /nonexistent.pem: No such file or directory; give"));
   EXPECT_THAT(Problem({"CERT", one.certificate(), "KEY", "/nonexistent.key"}),
-              StartsWith("KEY: /nonexistent.key: "));
+              StartsWith("KEY: /nonexistent.key: No such file or directory; give"));
   const std::string mismatch = Problem({"CERT", one.certificate(), "KEY", other.key()});
   EXPECT_THAT(mismatch, StartsWith("KEY: " + other.key() +
                                    ": key values mismatch; give a PEM file "

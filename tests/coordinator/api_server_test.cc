@@ -441,6 +441,7 @@ TEST_F(ApiServerTest, TokenizesBothWays) {
   EXPECT_EQ(control_.num_submitted(), 0u);
 }
 
+// rule: HA4, HA5
 TEST_F(ApiServerTest, HealthFollowsTheProbes) {
   EXPECT_EQ(Get("/health").body, "{\"status\":\"ok\"}");
   health_ = absl::UnavailableError("no group is ready");

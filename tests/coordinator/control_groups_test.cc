@@ -208,6 +208,7 @@ TEST_F(ControlGroupsTest, WaitingRequestsAreCountedByReason) {
   for (const auto& client : clients) EXPECT_EQ(client->tokens.size(), 3U);
 }
 
+// rule: AB4
 TEST_F(ControlGroupsTest, StreamsOfALostWorkerGoOnAtOnceOnTheOther) {
   StartWorker(1);
   StartWorker(2);

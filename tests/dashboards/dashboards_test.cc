@@ -300,6 +300,7 @@ TEST(AlertTest, EachHasARunbookAndTwoCases) {
   EXPECT_EQ(alerts, runbooks);
 }
 
+// rule: HA9
 TEST(AlertTest, PromtoolAcceptsTheRulesAndTheirCases) {
   if (!HasPromtool()) GTEST_SKIP() << "promtool is not installed (package prometheus)";
   for (const char* file : {"dashboards/alerts.rules.yaml", "dashboards/vllm_aliases.rules.yaml"}) {

@@ -289,6 +289,7 @@ void ScrapeTest::ExpectPanels(std::time_t begin) const {
   std::printf("panels: %zu show something, %zu are silent\n", panels - left.size(), left.size());
 }
 
+// rule: ME1, ME2
 // ME1, ME2: nothing is counted twice, and what should move does.
 TEST_F(ScrapeTest, EveryPanelShowsSomethingAndSumsAreTheClients) {
   ASSERT_TRUE(Start()) << server_.output();

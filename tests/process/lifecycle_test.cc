@@ -63,6 +63,7 @@ TEST(LifecycleTest, TheSecondSignalStopsNow) {
   EXPECT_THAT(tree.Alive(), IsEmpty());
 }
 
+// rule: OR5
 TEST(LifecycleTest, ADrainThatTakesTooLongIsCut) {
   ProcessTree tree(kPrograms);
   tree.SetBehavior("skein-coordinator", "ignore_term");
@@ -74,6 +75,7 @@ TEST(LifecycleTest, ADrainThatTakesTooLongIsCut) {
   EXPECT_THAT(tree.Alive(), IsEmpty());
 }
 
+// rule: OR4
 TEST(LifecycleTest, AChildThatEndsIsStartedAgainWithoutItsHelpers) {
   ProcessTree tree(kPrograms);
   tree.SetBehavior("skein-worker", "helpers");

@@ -118,6 +118,7 @@ void RunRound(uint32_t seed, Figures& figures) {
   EXPECT_TRUE(tree.Alive().empty()) << "seed " << seed << "\n" << tree.output();
 }
 
+// rule: OR1
 TEST(NoOrphansTest, NothingSurvivesAKillAtAnyMoment) {
   Figures figures;
   for (uint32_t seed = 1; seed <= rounds; ++seed) RunRound(seed, figures);

@@ -257,6 +257,7 @@ int Health(const LiveServer& server, const std::string& probe) {
   return result.ok() ? result->status : 0;
 }
 
+// rule: HA2
 TEST(HealthTest, ADeviceThreadThatStandsStillIsSeenBySteps) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady({"--enable-faults", "hang_on_token:777"})) << server.output();
@@ -292,6 +293,7 @@ TEST(HealthTest, AControlLoopThatStandsStillIsNotReady) {
   EXPECT_TRUE(server.WaitForHealth(200)) << server.output();
 }
 
+// rule: HA5
 TEST(HealthTest, ALongPrefillChangesNothing) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady({"--max-model-len", "8192", "--max-num-batched-tokens", "2048"}))

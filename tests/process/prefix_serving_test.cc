@@ -21,6 +21,7 @@ ChatCall Completion(int32_t length, std::string salt = "") {
   return call;
 }
 
+// rule: PC1
 TEST(PrefixServingTest, AHitChangesCachedTokensAndNothingElse) {
   LiveServer cold;
   ASSERT_TRUE(cold.StartReady({"--no-enable-prefix-caching"})) << cold.output();

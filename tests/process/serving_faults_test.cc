@@ -21,6 +21,7 @@ const ChatCall kStory = {.content = "Tell me about rivers.", .max_tokens = 600};
 const ChatCall kSeededStory = {
     .content = "Tell me about rivers.", .temperature = 0.8, .seed = 7, .max_tokens = 600};
 
+// rule: HA1
 // The pause before the restart is long enough to be seen from outside.
 TEST(ServingFaultsTest, StreamsOutliveTheWorker) {
   LiveServer server;
@@ -155,6 +156,7 @@ TEST(ServingFaultsTest, ADrainThatTakesTooLongEndsStreamsWithAnError) {
   EXPECT_THAT(server.Alive(), IsEmpty());
 }
 
+// rule: OR2
 TEST(ServingFaultsTest, NothingSurvivesTheSupervisorUnderLoad) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady()) << server.output();

@@ -58,6 +58,7 @@ TEST_F(GroupCacheTest, TheLastTokenIsAlwaysComputed) {
   EXPECT_EQ(First(2, Counting(8)).first_position, 4U);
 }
 
+// rule: PC3
 TEST_F(GroupCacheTest, BlocksWithoutStateAreSharedAndTheirEndGetsACheckpoint) {
   First(1, Counting(17));
   std::vector<int32_t> branch = Counting(8);

@@ -194,7 +194,7 @@ double Free(const std::vector<std::vector<int32_t>>& prompts, float temperature)
   return static_cast<double>(tokens) / static_cast<double>(steps);
 }
 
-// rule: V6
+// rule: V6, AC2
 TEST(DraftAcceptance, FreeRunningAtDepthFive) {
   std::vector<std::vector<int32_t>> goldens;
   for (const Golden& golden : Goldens()) {

@@ -116,6 +116,7 @@ TEST_F(WorkerMetricsTest, AReadingReplacesTheOneBeforeAndHangsAreCountedOnce) {
   EXPECT_THAT(text, HasSubstr("actor=\"worker\",type=\"plan\"} 0\n"));
 }
 
+// rule: ST1
 TEST_F(WorkerMetricsTest, MemoryAndStartAreSaidByPart) {
   MemoryUse use;
   use.weights = 100;

@@ -335,6 +335,7 @@ TEST(RankErrors, APlanThatOneRankRefusesEndsTheStepOfAll) {
               HasSubstr("rank 1 refused its plan of step 0: sequence 1: slot 0 does not hold it"));
 }
 
+// rule: HA7
 TEST(RankErrors, PlansThatDoNotBelongTogetherAreNamed) {
   for (const int what : {0, 1, 2}) {
     RankGroup group({});

@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "protocol/base/strings.h"
+#include "protocol/http/http_client.h"
+#include "protocol/http/tls_session.h"
 #include "tests/process/chat_client.h"
 #include "tests/process/key_file.h"
 #include "tests/process/live_server.h"
@@ -72,14 +74,28 @@ TEST(KeyServingTest, AKeyThatWasGivenAsAValueShowsNowhere) {
   EXPECT_THAT(server.Admin("GET", "/admin/config").body, Not(HasSubstr(secret)));
 }
 
+// The port of a server that speaks TLS, once it answers there that it is ready; 0: it never did.
+uint16_t WaitForTls(LiveServer& server, const TestCertificate& certificate) {
+  if (!server.WaitForOutput("coordinator: ready https://127.0.0.1:")) return 0;
+  const std::string output = server.output();
+  protocol::HttpCall call;
+  call.port =
+      static_cast<uint16_t>(std::stoi(output.substr(output.find("https://127.0.0.1:") + 18)));
+  call.target = "/health";
+  call.tls = protocol::TlsContext::ForClient("CA", certificate.certificate()).value();
+  const auto is_ready = [&] {
+    const auto answer = protocol::CallHttp(call);
+    return answer.ok() && answer->status == 200;
+  };
+  return WaitUntil(is_ready) ? call.port : 0;
+}
+
 TEST(KeyServingTest, ServesOverTls) {
   const TestCertificate certificate("serving");
   LiveServer server;
   server.Start({"--ssl-certfile", certificate.certificate(), "--ssl-keyfile", certificate.key()});
-  ASSERT_TRUE(server.WaitForOutput("worker.0: ready")) << server.output();
-  const size_t at = server.output().find("coordinator: ready https://127.0.0.1:");
-  ASSERT_NE(at, std::string::npos) << server.output();
-  const auto port = static_cast<uint16_t>(std::stoi(server.output().substr(at + 37)));
+  const uint16_t port = WaitForTls(server, certificate);
+  ASSERT_NE(port, 0) << server.output();
   const std::string body = R"({"prompt":[300,301],"max_tokens":4,"stream":true})";
   TlsClient client(port);
   ASSERT_TRUE(client.is_open());
@@ -98,10 +114,8 @@ TEST(KeyServingTest, ANewCertificateIsForNewConnections) {
   const TestCertificate certificate("renewing");
   LiveServer server;
   server.Start({"--ssl-certfile", certificate.certificate(), "--ssl-keyfile", certificate.key()});
-  ASSERT_TRUE(server.WaitForOutput("worker.0: ready")) << server.output();
-  const size_t at = server.output().find("coordinator: ready https://127.0.0.1:");
-  ASSERT_NE(at, std::string::npos) << server.output();
-  const auto port = static_cast<uint16_t>(std::stoi(server.output().substr(at + 37)));
+  const uint16_t port = WaitForTls(server, certificate);
+  ASSERT_NE(port, 0) << server.output();
   const auto ask = [](TlsClient& client) {
     const std::string body =
         R"({"prompt":[300,301],"max_tokens":2500,"stream":true,"ignore_eos":true,"temperature":0})";

@@ -56,18 +56,15 @@ absl::Status FrontDoorQueue::Enter(uint64_t prompt_tokens, std::string_view flow
   } else if (of_flow > 0 && ready_ && delay_.Stands(clock_())) {
     // Who has nobody waiting is not behind those that are late: flows take turns.
     Leave(prompt_tokens, flow);
-    return Full("queue_delay",
-                absl::StrCat(requests, " requests wait, none of which began within ",
-                             std::chrono::duration<double>(delay_.most()).count(),
-                             " s for longer than a second; retry later"));
+    return Full("queue_delay", absl::StrCat(requests, " requests wait, none of which began within ",
+                                            std::chrono::duration<double>(delay_.most()).count(),
+                                            " s for longer than a second; retry later"));
   }
   return absl::OkStatus();
 }
 
-// Before anything was measured: as if sixteen began a second.
 double FrontDoorQueue::PredictedWait() const {
-  const double predicted = delay_.PredictedSeconds(waiting_requests_);
-  return predicted > 0 ? predicted : 1 + waiting_requests_ / 16.0;
+  return delay_.PredictedSeconds(waiting_requests_, clock_());
 }
 
 absl::Status FrontDoorQueue::CheckQuarantine(const SubmitRequest& request) const {

@@ -1,17 +1,21 @@
 #include "coordinator/queue_delay.h"
 
+#include <algorithm>
+
 namespace skein::coordinator {
 
 namespace {
 
-constexpr double kNewest = 0.5;  // share of the newest measurement
+constexpr double kNewest = 0.5;       // share of the newest measurement
+constexpr double kUnmeasured = 16.0;  // requests that are taken to begin a second
 // Who waited no longer found a line that could have moved faster: nothing is measured then.
 constexpr std::chrono::milliseconds kShort{100};
 
 }  // namespace
 
 void QueueDelay::Started(std::chrono::nanoseconds waited, TimePoint now) {
-  if (waited <= most_) Begin(now);
+  moved_at_ = now.time_since_epoch().count();
+  if (waited <= most_) short_at_ = moved_at_.load();
   if (waited <= kShort || window_begin_ == TimePoint()) {
     window_begin_ = now;
     window_started_ = 0;
@@ -32,9 +36,12 @@ bool QueueDelay::Stands(TimePoint now) const {
   return since >= most_ + kStanding;
 }
 
-double QueueDelay::PredictedSeconds(uint32_t waiting) const {
+double QueueDelay::PredictedSeconds(uint32_t waiting, TimePoint now) const {
   const double rate = per_second_;
-  return rate > 0 ? (waiting + 1) / rate : 0;
+  const double moving = rate > 0 ? (waiting + 1) / rate : 1 + waiting / kUnmeasured;
+  if (waiting == 0) return moving;
+  const std::chrono::nanoseconds still(now.time_since_epoch().count() - moved_at_);
+  return std::max(moving, std::chrono::duration<double>(still).count());
 }
 
 }  // namespace skein::coordinator

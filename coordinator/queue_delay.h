@@ -21,20 +21,23 @@ class QueueDelay {
   explicit QueueDelay(std::chrono::nanoseconds most) : most_(most) {}
 
   // Until now nobody waited, or what waited could not be served.
-  void Begin(TimePoint now) { short_at_ = now.time_since_epoch().count(); }
+  void Begin(TimePoint now) { short_at_ = moved_at_ = now.time_since_epoch().count(); }
   // A request runs that waited so long.
   void Started(std::chrono::nanoseconds waited, TimePoint now);
 
   // Nobody who waits was served in time for a second: the delay stands.
   bool Stands(TimePoint now) const;
-  // Seconds that a request behind so many others will wait; 0: nothing was measured yet.
-  double PredictedSeconds(uint32_t waiting) const;
+  // Seconds that a request behind so many others will wait: by how fast the line moved, and at
+  // least as long as it has stood still. Before anything was measured: as if sixteen began a
+  // second.
+  double PredictedSeconds(uint32_t waiting, TimePoint now) const;
   std::chrono::nanoseconds most() const { return most_; }
 
  private:
   const std::chrono::nanoseconds most_;
-  std::atomic<int64_t> short_at_ = 0;     // steady clock, ns
-  std::atomic<double> per_second_ = 0;    // requests that begin while others wait
+  std::atomic<int64_t> short_at_ = 0;   // steady clock, ns
+  std::atomic<int64_t> moved_at_ = 0;   // the same: one began, or nobody waited
+  std::atomic<double> per_second_ = 0;  // requests that begin while others wait
   // The control thread's: of the second being measured.
   TimePoint window_begin_;
   uint32_t window_started_ = 0;

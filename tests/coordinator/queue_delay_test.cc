@@ -41,17 +41,31 @@ TEST(QueueDelayTest, WithoutABoundNothingStands) {
 
 TEST(QueueDelayTest, PredictsFromHowFastRequestsBegin) {
   QueueDelay delay(milliseconds(500));
-  EXPECT_EQ(delay.PredictedSeconds(10), 0);
+  delay.Begin(At(0));
+  EXPECT_EQ(delay.PredictedSeconds(0, At(0)), 1) << "nothing was measured";
+  EXPECT_EQ(delay.PredictedSeconds(16, At(0)), 2);
   // Four a second.
   for (int i = 0; i <= 40; ++i) delay.Started(milliseconds(900), At(1000 + 250 * i));
-  EXPECT_NEAR(delay.PredictedSeconds(0), 0.25, 0.02);
-  EXPECT_NEAR(delay.PredictedSeconds(11), 3, 0.2);
+  EXPECT_NEAR(delay.PredictedSeconds(0, At(11'000)), 0.25, 0.02);
+  EXPECT_NEAR(delay.PredictedSeconds(11, At(11'000)), 3, 0.2);
   // Now one in two seconds.
   for (int i = 1; i <= 10; ++i) delay.Started(milliseconds(900), At(11'000 + 2000 * i));
-  EXPECT_NEAR(delay.PredictedSeconds(0), 2, 0.1);
+  EXPECT_NEAR(delay.PredictedSeconds(0, At(31'000)), 2, 0.1);
   // What is served at once says nothing of how fast the line could move.
   for (int i = 1; i <= 10; ++i) delay.Started(milliseconds(1), At(100'000 + 30'000 * i));
-  EXPECT_NEAR(delay.PredictedSeconds(0), 2, 0.1);
+  EXPECT_NEAR(delay.PredictedSeconds(0, At(400'000)), 2, 0.1);
+}
+
+TEST(QueueDelayTest, ALineThatStandsStillIsPredictedToDoSo) {
+  QueueDelay delay(nanoseconds(0));
+  for (int i = 0; i <= 40; ++i) delay.Started(milliseconds(900), At(1000 + 250 * i));
+  EXPECT_NEAR(delay.PredictedSeconds(3, At(11'500)), 1, 0.1) << "it has only just moved";
+  EXPECT_NEAR(delay.PredictedSeconds(3, At(51'000)), 40, 0.1);
+  EXPECT_NEAR(delay.PredictedSeconds(0, At(51'000)), 0.25, 0.02) << "nobody waits";
+  delay.Begin(At(60'000));
+  EXPECT_NEAR(delay.PredictedSeconds(1, At(60'100)), 0.5, 0.05) << "the first who waits again";
+  delay.Started(milliseconds(900), At(80'000));
+  EXPECT_LT(delay.PredictedSeconds(3, At(80'000)), 40);
 }
 
 }  // namespace

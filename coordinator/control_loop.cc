@@ -239,7 +239,9 @@ void ControlLoop::DrainFrontDoor(Context& context) {
     if (auto* submit = std::get_if<SubmitRequest>(&event)) {
       Submit(context, std::move(*submit));
     } else {
-      Cancel(std::get<CancelRequest>(event).id, absl::CancelledError("the client is gone"));
+      const auto& cancel = std::get<CancelRequest>(event);
+      if (cancel.client_left) requests_.CountLeft(cancel.id);
+      Cancel(cancel.id, absl::CancelledError("the client is gone"));
     }
   }
 }

@@ -88,6 +88,9 @@ struct SubmitRequest {
 // The client is gone or has enough; the sequence is planned no more.
 struct CancelRequest {
   protocol::RequestId id;
+  // Its client closed the connection; said of one request of an answer, so that clients are
+  // counted.
+  bool client_left = false;
 };
 
 // The payload of a ResourceExhausted that says which bound of the queue was reached:

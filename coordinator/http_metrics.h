@@ -10,19 +10,34 @@
 
 namespace skein::coordinator {
 
-struct HttpMetrics {
+// Connections, framing and answers, whatever they are about.
+struct ListenerMetrics {
+  explicit ListenerMetrics(protocol::MetricsRegistry& registry);
+  // False for an event of another kind.
+  bool CountListener(const ApiEvent& event);
+
+  protocol::CounterFamily http_requests;  // route, method, code
+  protocol::GaugeFamily http_inflight;    // route
+  protocol::Gauge http_streams_open, slow_streams;
+  protocol::CounterFamily http_malformed;  // rule
+  protocol::CounterFamily http_timeouts;   // phase
+  protocol::CounterFamily http_limits;     // limit
+};
+
+struct HttpMetrics : ListenerMetrics {
   explicit HttpMetrics(protocol::MetricsRegistry& registry);
   void Count(const ApiEvent& event);
   void CountRefusal(std::string_view code, int status);
 
-  protocol::CounterFamily requests;       // api, finished_reason
-  protocol::CounterFamily http_requests;  // route, method, code
-  protocol::Gauge http_streams_open;
-  protocol::Counter http_malformed, http_timeouts, http_unknown_fields, http_limits;
+  protocol::CounterFamily requests;  // api, finished_reason
+  protocol::Counter http_unknown_fields, tokens_after_disconnect;
   protocol::CounterFamily tool_parse, reasoning_parse;  // result
   protocol::CounterFamily bad_requests;                 // reason
   protocol::CounterFamily admission_rejections;         // reason
-  protocol::Counter client_disconnects, auth_failures;
+  protocol::CounterFamily client_disconnects;           // phase; the control loop knows it
+  protocol::Counter auth_failures;
+  protocol::CounterFamily grammar_compilations;  // result
+  protocol::Histogram grammar_compilation_time;
 };
 
 }  // namespace skein::coordinator

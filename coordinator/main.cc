@@ -177,7 +177,9 @@ absl::Status Health(const FrontDoorQueue& door, HealthProbe probe) {
   return absl::OkStatus();
 }
 
-std::string VersionJson(const std::string& config_hash) {
+// Build, protocol and model of this server. `model`, `tokenizer`: fingerprints of its files.
+std::string VersionJson(const protocol::Config& config, const std::string& model,
+                        const std::string& tokenizer) {
   std::string out;
   protocol::JsonWriter writer(&out);
   writer.BeginObject();
@@ -186,7 +188,18 @@ std::string VersionJson(const std::string& config_hash) {
   writer.Key("protocol");
   writer.String(absl::StrCat(protocol::kProtocolMajor, ".", protocol::kProtocolMinor));
   writer.Key("config");
-  writer.String(config_hash);
+  writer.String(protocol::ConfigHash(config));
+  writer.Key("model");
+  writer.BeginObject();
+  writer.Key("name");
+  writer.String(protocol::ServedModelName(config.model));
+  writer.Key("config");
+  writer.String(model);
+  writer.Key("tokenizer");
+  writer.String(tokenizer);
+  writer.Key("max_model_len");
+  writer.Int(config.model.max_model_len);
+  writer.EndObject();
   writer.EndObject();
   return out;
 }
@@ -219,18 +232,22 @@ void DescribeProcess(const protocol::Config& config, protocol::MetricsRegistry& 
       .Set(1);
   const std::string engines = absl::StrCat(config.scheduler.data_parallel_size);
   const std::string ranks = absl::StrCat(protocol::ExpertParallelSize(config.scheduler));
+  const std::string tensor_ranks = absl::StrCat(config.scheduler.tensor_parallel_size);
   const std::string lanes = absl::StrCat(config.scheduler.lanes);
+  const std::string block = absl::StrCat(config.scheduler.block_size);
   const std::string hash = protocol::ConfigHash(config);
   registry
       .AddGauges({"skein_config_info",
                   "The effective configuration. Two processes with other hashes are configured "
                   "differently: compare `skein config`."},
-                 {{"dp", {engines}},
+                 {{"tp", {tensor_ranks}},
+                  {"dp", {engines}},
                   {"ep", {ranks}},
                   {"lanes", {lanes}},
+                  {"block_size", {block}},
                   {"speculation", {config.speculation.method}},
                   {"hash", {hash}}})
-      .At({engines, ranks, lanes, config.speculation.method, hash})
+      .At({tensor_ranks, engines, ranks, lanes, block, config.speculation.method, hash})
       .Set(1);
 }
 
@@ -311,7 +328,11 @@ absl::Status OpenApi(const protocol::LoadedConfig& loaded, Server& server) {
   options.served_names = {protocol::ServedModelName(config.model)};
   options.names_reasoning = config.server.reasoning_field == "both";
   options.fingerprint = absl::StrCat("skein-", SKEIN_VERSION, "-", protocol::ConfigHash(config));
-  options.version_json = VersionJson(protocol::ConfigHash(config));
+  SKEIN_ASSIGN_OR_RETURN(const std::string model,
+                         protocol::FileFingerprint(config.model.path + "/config.json"));
+  SKEIN_ASSIGN_OR_RETURN(const std::string tokenizer,
+                         protocol::FileFingerprint(config.model.path + "/tokenizer.json"));
+  options.version_json = VersionJson(config, model, tokenizer);
   options.keys = server.keys.get();
   options.flights = server.flights.get();
   if (config.scheduler.scheduling_policy == "fcfs") options.policy = SchedulingPolicy::kFcfs;

@@ -83,6 +83,22 @@ SpeculationFamilies::SpeculationFamilies(protocol::MetricsRegistry& registry, ui
            "Drafted tokens that were kept and thrown away, since a grammar began to bind at one "
            "before them."})) {}
 
+SizeFamilies::SizeFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines)
+    : prompt(registry.AddHistograms({"skein_request_prompt_tokens", "Prompt tokens of a request."},
+                                    protocol::TokenCountBounds(), {Engines(num_engines)})),
+      generation(registry.AddHistograms({"skein_request_generation_tokens",
+                                         "Generated tokens of a request that ended in a step."},
+                                        protocol::TokenCountBounds(), {Engines(num_engines)})),
+      cached(registry.AddHistograms(
+          {"skein_request_cached_tokens",
+           "Prompt tokens of a request that its first step found in the prefix cache."},
+          protocol::TokenCountBounds(), {Engines(num_engines)})),
+      reasoning(registry.AddHistograms(
+          {"skein_request_reasoning_tokens",
+           "Tokens of reasoning of a choice that began with it. Most at the limit of the answer: "
+           "it is too small, see skein_reasoning_parse_total."},
+          protocol::TokenCountBounds(), {Engines(num_engines)})) {}
+
 LatencyFamilies::LatencyFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines)
     : time_to_first_token(registry.AddHistograms({"skein_time_to_first_token_seconds",
                                                   "From arrival to the first token. High with an "
@@ -149,13 +165,11 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
       generation_tokens(
           registry.AddCounters({"skein_generation_tokens_total", "Tokens committed to requests."},
                                {Engines(num_engines)})),
-      request_prompt_tokens(
-          registry.AddHistograms({"skein_request_prompt_tokens", "Prompt tokens of a request."},
-                                 protocol::TokenCountBounds(), {Engines(num_engines)})),
-      request_generation_tokens(
-          registry.AddHistograms({"skein_request_generation_tokens",
-                                  "Generated tokens of a request that ended in a step."},
-                                 protocol::TokenCountBounds(), {Engines(num_engines)})),
+      reasoning_tokens(registry.AddCounters(
+          {"skein_reasoning_tokens_total",
+           "Generated tokens of answers that were reasoning, counted when an answer ends. A high "
+           "share of skein_generation_tokens_total: clients may ask for less reasoning_effort."},
+          {Engines(num_engines)})),
       kv_blocks(registry.AddGauges(
           {"skein_kv_blocks",
            "Cache blocks by state; those that another engine is to fetch "
@@ -174,6 +188,7 @@ GroupFamilies::GroupFamilies(protocol::MetricsRegistry& registry, uint32_t num_e
       preempted_tokens(registry.AddCounters(
           {"skein_preempted_tokens_total", "Computed tokens that preemption threw away."},
           {Engines(num_engines), {"reason", kPreemptReasons}})),
+      size(registry, num_engines),
       latency(registry, num_engines),
       speculation(registry, num_engines, num_drafts),
       cache(registry, num_engines) {}
@@ -275,10 +290,13 @@ GroupMetrics::GroupMetrics(const GroupFamilies& families, std::string_view engin
     : requests_running(families.requests_running.At({engine})),
       prompt_tokens(families.prompt_tokens.At({engine})),
       generation_tokens(families.generation_tokens.At({engine})),
+      reasoning_tokens(families.reasoning_tokens.At({engine})),
       prompt_tokens_computed(families.prompt_tokens_by_source.At({engine, "local_compute"})),
       prompt_tokens_cached(families.prompt_tokens_by_source.At({engine, "local_cache_hit"})),
-      request_prompt_tokens(families.request_prompt_tokens.At({engine})),
-      request_generation_tokens(families.request_generation_tokens.At({engine})),
+      request_prompt_tokens(families.size.prompt.At({engine})),
+      request_generation_tokens(families.size.generation.At({engine})),
+      request_cached_tokens(families.size.cached.At({engine})),
+      request_reasoning_tokens(families.size.reasoning.At({engine})),
       time_to_first_token(families.latency.time_to_first_token.At({engine})),
       inter_token_latency(families.latency.inter_token_latency.At({engine}),
                           protocol::InterTokenBounds()),
@@ -308,6 +326,12 @@ void GroupMetrics::CountPrompt(uint64_t tokens, uint64_t cached) {
   prompt_tokens_computed.Increment(static_cast<double>(tokens - cached));
   prompt_tokens_cached.Increment(static_cast<double>(cached));
   request_prompt_tokens.Observe(static_cast<double>(tokens));
+  request_cached_tokens.Observe(static_cast<double>(cached));
+}
+
+void GroupMetrics::CountReasoning(double tokens) {
+  reasoning_tokens.Increment(tokens);
+  request_reasoning_tokens.Observe(tokens);
 }
 
 void GroupMetrics::Flush() {
@@ -439,6 +463,12 @@ CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry,
           families.waiting_by_reason.At({WaitingEngines(num_engines).values.front(), "deferred"})) {
   for (const std::string& engine : Engines(num_engines).values)
     engines.emplace_back(families, engine, num_drafts);
+}
+
+void CoordinatorMetrics::Count(const ApiEvent& event) {
+  HttpMetrics::Count(event);
+  if (event.kind != ApiEvent::Kind::kReasoning || event.engine >= engines.size()) return;
+  engines[event.engine].CountReasoning(event.value);
 }
 
 void CoordinatorMetrics::SetWaiting(uint32_t waiting, bool takes_newcomers) {

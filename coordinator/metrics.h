@@ -28,6 +28,12 @@ struct SpeculationFamilies {
   protocol::Counter grammar_rejected;
 };
 
+// Families of the tokens of requests; label `engine`.
+struct SizeFamilies {
+  SizeFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines);
+  protocol::HistogramFamily prompt, generation, cached, reasoning;
+};
+
 // Families of the time that requests take; label `engine`.
 struct LatencyFamilies {
   LatencyFamilies(protocol::MetricsRegistry& registry, uint32_t num_engines);
@@ -53,11 +59,11 @@ struct GroupFamilies {
   protocol::GaugeFamily waiting_by_reason;  // reason
   protocol::CounterFamily prompt_tokens;
   protocol::CounterFamily prompt_tokens_by_source;  // source
-  protocol::CounterFamily generation_tokens;
-  protocol::HistogramFamily request_prompt_tokens, request_generation_tokens;
+  protocol::CounterFamily generation_tokens, reasoning_tokens;
   protocol::GaugeFamily kv_blocks;  // state
   protocol::GaugeFamily kv_cache_usage;
   protocol::CounterFamily preemptions, preempted_tokens;  // reason
+  SizeFamilies size;
   LatencyFamilies latency;
   SpeculationFamilies speculation;
   CacheFamilies cache;
@@ -97,10 +103,13 @@ struct GroupMetrics {
   void Flush();
   // The first step of a request: `cached` of its prompt tokens are not computed.
   void CountPrompt(uint64_t tokens, uint64_t cached);
+  // A choice that reasoned ended.
+  void CountReasoning(double tokens);
   protocol::Gauge requests_running;
-  protocol::Counter prompt_tokens, generation_tokens;
+  protocol::Counter prompt_tokens, generation_tokens, reasoning_tokens;
   protocol::Counter prompt_tokens_computed, prompt_tokens_cached;  // all of prompt_tokens
   protocol::Histogram request_prompt_tokens, request_generation_tokens;
+  protocol::Histogram request_cached_tokens, request_reasoning_tokens;
   protocol::Histogram time_to_first_token;
   // Per token: the control thread's alone, flushed with each commit.
   protocol::HistogramBuffer inter_token_latency, inter_event_latency;
@@ -156,6 +165,9 @@ struct CoordinatorMetrics : HttpMetrics, StepMetrics {
   // `num_engines`: worker groups. `num_drafts`: of a sequence in a step at most.
   CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines,
                      uint32_t num_drafts);
+
+  // What the HTTP edge reports; any thread.
+  void Count(const ApiEvent& event);
 
   std::vector<GroupMetrics> engines;  // by group
   FleetMetrics fleet;

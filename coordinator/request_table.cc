@@ -103,6 +103,14 @@ void RequestTable::Condemn(const Request& request) {
 
 void RequestTable::Fail(RequestId id, const absl::Status& error) { Finish(id, ErrorDelta(error)); }
 
+void RequestTable::CountLeft(RequestId id) {
+  const auto found = requests_.find(id);
+  // What ended meanwhile had all its tokens.
+  const bool decodes = found == requests_.end() || found->second.generated > 0;
+  const std::string_view phase = decodes ? "decode" : found->second.waiting ? "queued" : "prefill";
+  metrics_.client_disconnects.At({phase}).Increment();
+}
+
 void RequestTable::DeliverEnd(const SequenceDelta& delta) {
   const RequestId id = RequestOf(delta.sequence);
   const auto why = doomed_.find(id);

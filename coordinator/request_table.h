@@ -46,6 +46,8 @@ class RequestTable {
   void Doom(protocol::RequestId id, const absl::Status& reason);
   // Ends a request with an error. Unknown ids are ignored.
   void Fail(protocol::RequestId id, const absl::Status& error);
+  // Counts a client that left, by how far its request was.
+  void CountLeft(protocol::RequestId id);
   // The last delta of a request that no token ended.
   void DeliverEnd(const scheduler::SequenceDelta& delta);
   // What a step of `engine` did to a request, with the tokens it added and the prompt tokens that

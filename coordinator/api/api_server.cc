@@ -44,12 +44,8 @@ using Exchange = std::shared_ptr<protocol::HttpExchange>;
 
 constexpr size_t kLoggedFieldsMax = 256;
 constexpr std::string_view kModelsPrefix = "/v1/models/";
+constexpr std::string_view kModelRoute = "/v1/models/{id}";
 constexpr std::string_view kMessagesPrefix = "/v1/messages";
-
-// The method as metrics have it.
-std::string_view ShownMethod(std::string_view method) {
-  return method == "GET" || method == "POST" ? method : std::string_view("other");
-}
 
 }  // namespace
 
@@ -79,6 +75,7 @@ class ApiServer::Impl {
   struct Call {
     HttpRequest request;
     Exchange exchange;
+    JsonValue body;  // of a POST
     std::string_view route = "other";
     uint64_t number = 0;
     protocol::HttpHeaders headers;  // x-request-id
@@ -92,6 +89,8 @@ class ApiServer::Impl {
     Handler handler;
   };
   static const std::array<Route, 13> kRoutes;
+  // As events name it.
+  static std::string_view RouteOf(std::string_view path);
 
   std::optional<HttpResponse> CheckHead(HttpRequest& head);
   void OnRequest(HttpRequest request, Exchange exchange);
@@ -132,8 +131,8 @@ class ApiServer::Impl {
   std::optional<ApiError> Submit(Call& call, GenerationParams params, GenerationInput input);
   ApiOr<JsonValue> ParseBody(const Call& call) const;
   bool IsServed(std::string_view name) const;
+  void CountGrammar(std::string_view result, Clock::time_point begin) const;
   void CountUnknown(const std::vector<std::string>& names);
-  void OnGenerationEnd(std::string_view route, const GenerationEnd& end, bool streamed);
 
   const Options options_;
   const Tokenizer& tokenizer_;
@@ -187,17 +186,19 @@ absl::Status ApiServer::Impl::Listen() {
     response.headers.emplace_back("x-request-id", ids_.HeaderId({}, ++num_calls_));
     return response;
   };
-  http.on_event = [this](const protocol::HttpEvent& event) {
-    const auto kind = event.kind == "malformed" ? ApiEvent::Kind::kMalformed
-                      : event.kind == "timeout" ? ApiEvent::Kind::kTimeout
-                                                : ApiEvent::Kind::kLimit;
-    Emit({kind, {}, {}, event.name, 0});
-  };
+  http.on_event = [this](const protocol::HttpEvent& event) { Emit(EventOf(event)); };
   absl::StatusOr<std::unique_ptr<protocol::HttpServer>> server =
       protocol::HttpServer::Create(std::move(http));
   if (!server.ok()) return server.status();
   http_ = *std::move(server);
   return absl::OkStatus();
+}
+
+std::string_view ApiServer::Impl::RouteOf(std::string_view path) {
+  for (const Route& route : kRoutes) {
+    if (route.path == path) return route.path;
+  }
+  return path.starts_with(kModelsPrefix) ? kModelRoute : "other";
 }
 
 std::optional<HttpResponse> ApiServer::Impl::CheckHead(HttpRequest& head) {
@@ -206,9 +207,8 @@ std::optional<HttpResponse> ApiServer::Impl::CheckHead(HttpRequest& head) {
   const bool is_stranger = error.has_value() && error->status != 403;
   if (!error.has_value()) error = limiter_.CountRequest(KeyOf(head), now);
   if (!error.has_value()) return std::nullopt;
-  const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(),
-                                   [&](const Route& route) { return route.path == head.path; });
-  const std::string_view route = known == kRoutes.end() ? "other" : known->path;
+  const std::string_view route = RouteOf(head.path);
+  Emit({ApiEvent::Kind::kRequest, route});
   Emit({is_stranger ? ApiEvent::Kind::kAuthFailure : ApiEvent::Kind::kRefusal,
         route,
         {},
@@ -233,14 +233,15 @@ void ApiServer::Impl::OnRequest(HttpRequest request, Exchange exchange) {
 }
 
 void ApiServer::Impl::Dispatch(Call& call) {
+  call.route = RouteOf(call.request.path);
+  Emit({ApiEvent::Kind::kRequest, call.route});
   std::string allowed;
-  if (auto file = ChatPageFile(call.request.path)) {
+  if (auto file = ChatPageFile(call.request.path, options_.root_path)) {
     if (call.request.method == "GET") return Send(call, *std::move(file));
     allowed = "GET";
   }
   for (const Route& route : kRoutes) {
     if (route.path != call.request.path) continue;
-    call.route = route.path;
     if (route.method != call.request.method) {
       allowed = route.method;
       continue;
@@ -250,10 +251,14 @@ void ApiServer::Impl::Dispatch(Call& call) {
     if (route.method == "POST" && (!IsJsonType(type) || !encoding.empty())) {
       return SendError(call, UnsupportedMediaType(encoding.empty() ? type : encoding));
     }
+    if (route.method == "POST") {
+      auto body = ParseBody(call);
+      if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
+      call.body = std::move(std::get<JsonValue>(body));
+    }
     return (this->*route.handler)(call);
   }
-  if (call.request.path.starts_with(kModelsPrefix)) {
-    call.route = "/v1/models/{id}";
+  if (call.route == kModelRoute) {
     if (call.request.method == "GET") return HandleModel(call);
     allowed = "GET";
   }
@@ -386,8 +391,10 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
   setup.on_end = [this, route = call.route, streams, demand, holder = call.request.attachment,
                   key = &call.key()](const GenerationEnd& end) {
     limiter_.End(*key, demand, static_cast<uint64_t>(end.completion_tokens), Clock::now());
-    OnGenerationEnd(route, end, streams);
+    EmitEnd([this](const ApiEvent& event) { Emit(event); }, route, end, streams);
+    if (end.status == 499) SKEIN_LOG(kInfo, "client closed the request").Field("route", route);
   };
+  setup.on_event = [this](GenerationEvent event, size_t count) { Emit(EventOf(event, count)); };
   const auto generation =
       std::make_shared<Generation>(std::move(setup), tokenizer_, front_door_, call.exchange);
   for (size_t i = 0; i < submission.requests.size(); ++i) {
@@ -402,23 +409,6 @@ std::optional<ApiError> ApiServer::Impl::Submit(Call& call, GenerationParams par
   if (streams) Emit({ApiEvent::Kind::kStreamOpened, call.route, "POST", {}, 0});
   generation->Start();
   return std::nullopt;
-}
-
-void ApiServer::Impl::OnGenerationEnd(std::string_view route, const GenerationEnd& end,
-                                      bool streamed) {
-  Emit({ApiEvent::Kind::kGeneration, route, "POST", end.reason, end.status});
-  for (size_t result = 0; result < end.calls.size(); ++result) {
-    for (uint32_t i = 0; i < end.calls[result]; ++i) {
-      Emit({ApiEvent::Kind::kToolParse, route, "POST", kParseResultNames[result], 0});
-    }
-  }
-  for (const ParseResult reasoning : end.reasoning) {
-    const auto result = static_cast<size_t>(reasoning);
-    Emit({ApiEvent::Kind::kReasoningParse, route, "POST", kParseResultNames[result], 0});
-  }
-  if (streamed) Emit({ApiEvent::Kind::kStreamClosed, route, "POST", {}, 0});
-  Emit({ApiEvent::Kind::kResponse, route, "POST", {}, end.status});
-  if (end.status == 499) SKEIN_LOG(kInfo, "client closed the request").Field("route", route);
 }
 
 ApiOr<ChatPrompt> ApiServer::Impl::Render(const Call& call, ChatRequest* request) {
@@ -437,27 +427,19 @@ ApiOr<ChatPrompt> ApiServer::Impl::Render(const Call& call, ChatRequest* request
 }
 
 void ApiServer::Impl::HandleChat(Call& call) {
-  auto body = ParseBody(call);
-  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
-  auto parsed = ParseChatRequest(std::get<JsonValue>(body), options_.request_limits);
+  auto parsed = ParseChatRequest(call.body, options_.request_limits);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
   Converse(call, std::move(std::get<ChatRequest>(parsed)), RequestForm::kChat);
 }
 
 void ApiServer::Impl::HandleMessages(Call& call) {
-  auto body = ParseBody(call);
-  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
-  auto parsed = ParseMessagesRequest(std::get<JsonValue>(body), options_.request_limits,
-                                     MessagesUse::kAnswer);
+  auto parsed = ParseMessagesRequest(call.body, options_.request_limits, MessagesUse::kAnswer);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
   Converse(call, std::move(std::get<ChatRequest>(parsed)), RequestForm::kMessages);
 }
 
 void ApiServer::Impl::HandleCountTokens(Call& call) {
-  auto body = ParseBody(call);
-  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
-  auto parsed =
-      ParseMessagesRequest(std::get<JsonValue>(body), options_.request_limits, MessagesUse::kCount);
+  auto parsed = ParseMessagesRequest(call.body, options_.request_limits, MessagesUse::kCount);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
   ChatRequest& request = std::get<ChatRequest>(parsed);
   CountUnknown(request.unknown_fields);
@@ -483,7 +465,9 @@ void ApiServer::Impl::Converse(Call& call, ChatRequest request, RequestForm form
   auto rendered = Render(call, &request);
   if (const auto* error = std::get_if<ApiError>(&rendered)) return SendError(call, *error);
   ChatPrompt& prompt = std::get<ChatPrompt>(rendered);
+  const Clock::time_point begin = Clock::now();
   auto constraint = constraints_.Make(request, prompt.starts_in_reasoning);
+  if (!request.tools.empty()) CountGrammar(constraint.index() == 0 ? "ok" : "too_complex", begin);
   if (const auto* error = std::get_if<ApiError>(&constraint)) return SendError(call, *error);
   GenerationInput input{form, {}};
   input.prompts.push_back({std::move(prompt.ids)});
@@ -494,10 +478,13 @@ void ApiServer::Impl::Converse(Call& call, ChatRequest request, RequestForm form
   if (error.has_value()) SendError(call, *error);
 }
 
+void ApiServer::Impl::CountGrammar(std::string_view result, Clock::time_point begin) const {
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  Emit({ApiEvent::Kind::kGrammar, {}, {}, result, 0, seconds});
+}
+
 void ApiServer::Impl::HandleCompletion(Call& call) {
-  auto body = ParseBody(call);
-  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
-  auto parsed = ParseCompletionRequest(std::get<JsonValue>(body), options_.request_limits);
+  auto parsed = ParseCompletionRequest(call.body, options_.request_limits);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(call, *error);
   CompletionRequest& request = std::get<CompletionRequest>(parsed);
   CountUnknown(request.unknown_fields);
@@ -523,15 +510,11 @@ void ApiServer::Impl::SendOr(Call& call, ApiOr<std::string> body) {
 }
 
 void ApiServer::Impl::HandleTokenize(Call& call) {
-  auto body = ParseBody(call);
-  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
-  SendOr(call, Tokenized(std::get<JsonValue>(body), options_.request_limits, tokenizer_, chat_));
+  SendOr(call, Tokenized(call.body, options_.request_limits, tokenizer_, chat_));
 }
 
 void ApiServer::Impl::HandleDetokenize(Call& call) {
-  auto body = ParseBody(call);
-  if (const auto* error = std::get_if<ApiError>(&body)) return SendError(call, *error);
-  SendOr(call, Detokenized(std::get<JsonValue>(body), options_.request_limits, tokenizer_));
+  SendOr(call, Detokenized(call.body, options_.request_limits, tokenizer_));
 }
 
 void ApiServer::Impl::HandleModels(Call& call) {

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/api/api_events.h"
 #include "coordinator/api/api_keys.h"
 #include "coordinator/api/flight_log.h"
 #include "coordinator/api/generation_params.h"
@@ -28,29 +29,6 @@
 namespace skein::coordinator {
 
 enum class HealthProbe { kReady, kLive, kStartup };
-
-// Something to count. `kind` decides which other members are set.
-struct ApiEvent {
-  enum class Kind {
-    kResponse,        // route, method, status: an answer is decided (for a stream: it ended)
-    kGeneration,      // route, name = "stop", "length", "abort", "error" or "timeout"
-    kStreamOpened,    // route
-    kStreamClosed,    // route
-    kUnknownField,    // a field of that name was ignored
-    kRefusal,         // route, status, name = reason or code of the error
-    kMalformed,       // name = framing rule
-    kTimeout,         // name = phase
-    kLimit,           // name = limit
-    kToolParse,       // route, name = "ok", "recovered", "malformed" or "unclosed"
-    kReasoningParse,  // the same of reasoning
-    kAuthFailure,     // route, status: a wrong key, or an address that sent too many
-  };
-  Kind kind = Kind::kResponse;
-  std::string_view route;   // "/v1/chat/completions", ...; "other" for unknown paths
-  std::string_view method;  // "GET", "POST" or "other"
-  std::string_view name;
-  int status = 0;
-};
 
 class ApiServer {
  public:

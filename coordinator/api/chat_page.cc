@@ -52,6 +52,9 @@ constexpr std::string_view kPage = R"html(<!doctype html>
 </html>
 )html";
 
+// Behind this a page under a root path has its base.
+constexpr std::string_view kBasePlace = "<head>\n";
+
 constexpr std::string_view kStyle = R"css(:root { color-scheme: light dark; }
 * { box-sizing: border-box; }
 body {
@@ -223,16 +226,24 @@ const File kFiles[] = {{"/", "text/html; charset=utf-8", kPage},
 
 }  // namespace
 
-std::optional<protocol::HttpResponse> ChatPageFile(std::string_view path) {
+std::optional<protocol::HttpResponse> ChatPageFile(std::string_view path,
+                                                   std::string_view root_path) {
   for (const File& file : kFiles) {
     if (file.path != path) continue;
     protocol::HttpResponse response;
     response.content_type = std::string(file.type);
     response.body = std::string(file.text);
+    const bool has_base = !root_path.empty() && file.path == "/";
+    // What the page names is below it, however the browser came to it.
+    if (has_base) {
+      response.body.insert(response.body.find(kBasePlace) + kBasePlace.size(),
+                           "<base href=\"" + std::string(root_path) + "/\">\n");
+    }
     response.headers.emplace_back(
         "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "form-action 'none'; base-uri 'none'; frame-ancestors 'none'");
+        std::string("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+                    "form-action 'none'; base-uri ") +
+            (has_base ? "'self'" : "'none'") + "; frame-ancestors 'none'");
     response.headers.emplace_back("X-Content-Type-Options", "nosniff");
     response.headers.emplace_back("Referrer-Policy", "no-referrer");
     response.headers.emplace_back("Cache-Control", "no-cache");

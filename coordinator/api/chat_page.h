@@ -13,6 +13,9 @@
 namespace skein::coordinator {
 
 // The file of a path with the headers that keep the page to itself; nothing for another path.
-std::optional<protocol::HttpResponse> ChatPageFile(std::string_view path);
+// `root_path`: under which a proxy shows it, which browsers may open without a / at its end; empty:
+// none.
+std::optional<protocol::HttpResponse> ChatPageFile(std::string_view path,
+                                                   std::string_view root_path);
 
 }  // namespace skein::coordinator

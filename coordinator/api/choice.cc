@@ -18,6 +18,7 @@ Choice::Choice(Setup setup, const GenerationParams& params, RequestForm form,
       echoes_logprobs_(params.echo_logprobs),
       listed_prompt_logprobs_(params.prompt_logprobs),
       min_tokens_(params.stop.min_tokens),
+      guard_(params.repetition_ngram),
       parser_(tokenizer, setup_.output),
       logprobs_(tokenizer, form, params.sampling.num_top_logprobs,
                 params.tokens_as_ids ? LogprobList::Names::kIds : LogprobList::Names::kText) {
@@ -38,6 +39,7 @@ void Choice::TakeCounts(const TokenDelta& delta) {
   if (setup_.prompt_tokens > 0) usage_.cached_tokens = delta.cached_tokens;
   usage_.num_steps = delta.num_steps;
   usage_.num_draft_tokens = delta.num_draft_tokens;
+  if (delta.engine.has_value()) engine_ = delta.engine;
 }
 
 void Choice::Count(const DeltaToken& token) {
@@ -52,12 +54,15 @@ void Choice::Append(const DeltaToken& token) {
   const bool honour = usage_.completion_tokens >= min_tokens_;
   AddText(parser_.Append(token.id,
                          honour ? Detokenizer::Honour::kStops : Detokenizer::Honour::kNoStops));
+  const bool circles = guard_.Append(token.id) && honour;
   if (parser_.matched_stop().has_value()) {
     ChoiceEnd end{"stop", {}, true};
     protocol::AppendJsonString(*parser_.matched_stop(), &end.stop_reason);
     EndAs(std::move(end));
   } else if (parser_.done()) {
     EndAs({"tool_calls", "null"});
+  } else if (circles) {
+    EndAs({parser_.has_calls() ? "tool_calls" : "stop", "\"repetition\""});
   }
 }
 

@@ -15,6 +15,7 @@
 #include "coordinator/api/answer_format.h"
 #include "coordinator/api/generation_params.h"
 #include "coordinator/api/prompt_logprobs.h"
+#include "coordinator/api/repetition_guard.h"
 #include "coordinator/front_door.h"
 #include "coordinator/text/chat_template.h"
 #include "coordinator/text/output_parser.h"
@@ -63,6 +64,8 @@ class Choice {
   ChoiceAnswer TakeWhole();
 
   Usage usage() const;
+  // That computed it last; nothing before its first delta.
+  std::optional<uint32_t> engine() const { return engine_; }
   const ParseCounts& call_counts() const { return parser_.call_counts(); }
   std::optional<ParseResult> reasoning_result() const { return parser_.reasoning_result(); }
   const std::optional<std::vector<int32_t>>& prompt_ids() const { return setup_.prompt_ids; }
@@ -80,10 +83,12 @@ class Choice {
   const bool streams_, lists_ids_, lists_logprobs_, echoes_logprobs_;
   const std::optional<int32_t> listed_prompt_logprobs_;
   const int32_t min_tokens_;
+  RepetitionGuard guard_;
   OutputParser parser_;
   LogprobList logprobs_;
   std::optional<PromptLogprobs> prompt_;
   Usage usage_;
+  std::optional<uint32_t> engine_;
   OutputText text_;                  // not taken yet
   std::vector<int32_t> ids_;         // the same
   std::vector<ChatToolCall> calls_;  // begun ones; the last may be open

@@ -88,6 +88,9 @@ void Generation::Abandon(size_t refused) {
 }
 
 void Generation::OnDelta(Choice& choice, const TokenDelta& delta) {
+  if (client_left_ && !delta.tokens.empty()) {
+    Note(GenerationEvent::kLateTokens, delta.tokens.size());
+  }
   if (has_ended_ || choice.end().has_value()) return;
   NoteTimes(delta);
   choice.TakeCounts(delta);
@@ -146,7 +149,9 @@ std::string Generation::TakeEvents() {
 
 void Generation::Flush() {
   if (!wants_stream() || has_ended_) return;
-  if (exchange_->pending_bytes() > kMergeBytes) {
+  const bool is_behind = exchange_->pending_bytes() > kMergeBytes;
+  SetSlow(is_behind);
+  if (is_behind) {
     size_t unsent = 0;
     for (const Choice& choice : choices_) unsent += choice.unsent_bytes();
     if (unsent <= setup_.egress_bytes_max) return;
@@ -156,6 +161,11 @@ void Generation::Flush() {
   }
   Fail(FromStatus(absl::DeadlineExceededError(
       "the client did not read the stream; more than the allowed bytes were waiting")));
+}
+
+void Generation::SetSlow(bool slow) {
+  if (std::exchange(is_slow_, slow) == slow) return;
+  Note(slow ? GenerationEvent::kSlow : GenerationEvent::kPrompt);
 }
 
 void Generation::Finish() {
@@ -190,15 +200,17 @@ void Generation::Fail(ApiError error, const Choice* failed) {
   }
 }
 
-void Generation::Cancel(const Choice* failed) {
+void Generation::Cancel(const Choice* failed, bool client_left) {
   for (const Choice& choice : choices_) {
-    if (&choice != failed && !choice.end().has_value()) front_door_.Cancel({choice.request()});
+    if (&choice == failed || choice.end().has_value()) continue;
+    front_door_.Cancel({choice.request(), std::exchange(client_left, false)});
   }
 }
 
 void Generation::OnClosed() {
   if (has_ended_) return;
-  Cancel();
+  client_left_ = true;
+  Cancel(nullptr, true);
   End("abort", 499);
 }
 
@@ -242,6 +254,7 @@ void Generation::RecordFlight(std::string_view reason, int status) {
 
 void Generation::End(std::string_view reason, int status) {
   has_ended_ = true;
+  SetSlow(false);
   RecordFlight(reason, status);
   if (!setup_.on_end) return;
   GenerationEnd end{reason, status};
@@ -251,6 +264,8 @@ void Generation::End(std::string_view reason, int status) {
       for (size_t i = 0; i < end.calls.size(); ++i) end.calls[i] += choice.call_counts()[i];
       const auto reasoning = choice.reasoning_result();
       if (status == 200 && reasoning.has_value()) end.reasoning.push_back(*reasoning);
+      if (!choice.starts_in_reasoning() || !choice.engine().has_value()) continue;
+      end.reasoned.push_back({*choice.engine(), choice.usage().reasoning_tokens});
     }
   }
   setup_.on_end(end);

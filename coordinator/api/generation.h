@@ -23,6 +23,12 @@
 
 namespace skein::coordinator {
 
+// Reasoning of one choice.
+struct ReasoningWork {
+  uint32_t engine = 0;  // that computed it last
+  int64_t tokens = 0;
+};
+
 // How a generation ended, for counters and the log.
 struct GenerationEnd {
   std::string_view reason;                  // "stop", "length", "abort", "error", "timeout"
@@ -30,6 +36,14 @@ struct GenerationEnd {
   ParseCounts calls = {};                   // how tool calls were read
   std::vector<ParseResult> reasoning = {};  // how the reasoning of choices was read
   int64_t completion_tokens = 0;
+  std::vector<ReasoningWork> reasoned = {};  // of choices that began in reasoning
+};
+
+// What happens on the way, for counters.
+enum class GenerationEvent {
+  kSlow,        // the client of the stream does not keep up
+  kPrompt,      // it does again, or the stream ended
+  kLateTokens,  // so many tokens came after the client had left
 };
 
 class Generation final : public std::enable_shared_from_this<Generation> {
@@ -46,6 +60,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
     std::chrono::steady_clock::time_point arrival;
     FlightLog* flights = nullptr;  // outlives the generation; null: no records
     std::function<void(const GenerationEnd&)> on_end;
+    std::function<void(GenerationEvent, size_t)> on_event;
   };
 
   // `tokenizer` and `front_door` outlive the generation.
@@ -73,7 +88,12 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   // `failed`: the choice that the control loop ended, if it was one.
   void Fail(ApiError error, const Choice* failed = nullptr);
   // The choices that still run run no more.
-  void Cancel(const Choice* failed = nullptr);
+  void Cancel(const Choice* failed = nullptr, bool client_left = false);
+  void Note(GenerationEvent event, size_t count = 1) const {
+    if (setup_.on_event) setup_.on_event(event, count);
+  }
+  // The stream's client is behind, or not.
+  void SetSlow(bool slow);
   // Counts the end; called before the client can see it.
   void End(std::string_view reason, int status);
   void NoteTimes(const TokenDelta& delta);
@@ -91,6 +111,8 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   std::vector<Choice> choices_;  // by index
   std::vector<bool> closed_;     // by choice: its last event was sent
   bool has_ended_ = false;
+  bool client_left_ = false;
+  bool is_slow_ = false;
   // For the flight record.
   std::chrono::nanoseconds queued_{0};
   std::optional<uint32_t> engine_;

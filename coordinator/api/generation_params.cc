@@ -6,6 +6,7 @@
 #include <charconv>
 #include <limits>
 
+#include "coordinator/api/repetition_guard.h"
 #include "protocol/base/strings.h"
 #include "protocol/json/json_writer.h"
 
@@ -111,6 +112,9 @@ void ReadStops(FieldReader* reader, const RequestLimits& limits, GenerationParam
   }
   params->stop_strings.include_in_output =
       reader->Bool("include_stop_str_in_output").value_or(false);
+  if (const auto value = reader->Int("repetition_ngram", 0, kRepetitionNgramMax)) {
+    params->repetition_ngram = static_cast<uint32_t>(*value);
+  }
   params->stop.ignore_eos = reader->Bool("ignore_eos").value_or(false);
   if (const JsonValue* ids = reader->Find("stop_token_ids")) {
     ReadIds(reader, "stop_token_ids", *ids, limits, kTokenListMax, &params->stop.stop_token_ids);

@@ -40,6 +40,7 @@ struct GenerationParams {
   protocol::SpeculationParams speculation;
   // Alternatives listed beside the logprob of each prompt token; absent: no such list.
   std::optional<int32_t> prompt_logprobs;
+  uint32_t repetition_ngram = 0;    // longest circle of tokens that ends a choice; 0: none does
   bool echo_logprobs = false;       // the logprobs of a completion begin with those of its prompt
   std::optional<int32_t> priority;  // smaller runs earlier; nothing: as the key has it
   std::string cache_salt;           // empty: none

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -62,6 +63,9 @@ class ApiFixture : public ::testing::Test {
       events_.push_back(std::to_string(static_cast<int>(event.kind)) + " " +
                         std::string(event.route) + " " + std::string(event.method) + " " +
                         std::string(event.name) + " " + std::to_string(event.status));
+      if (event.kind == ApiEvent::Kind::kLateTokens) late_tokens_ += event.value;
+      if (event.kind == ApiEvent::Kind::kReasoning)
+        reasoned_.emplace_back(event.engine, event.value);
     };
     server_ =
         ApiServer::Create(std::move(options), TinyTokenizer(), TinyTemplate(), control_).value();
@@ -108,10 +112,20 @@ class ApiFixture : public ::testing::Test {
     return events_;
   }
 
+  // How many events of a kind there were.
+  size_t CountEvents(ApiEvent::Kind kind) {
+    const std::string begin = std::to_string(static_cast<int>(kind)) + " ";
+    size_t count = 0;
+    for (const std::string& event : Events()) count += event.starts_with(begin) ? 1 : 0;
+    return count;
+  }
+
   std::string answer_;
   absl::Status health_;
   std::mutex mutex_;
   std::vector<std::string> events_;
+  double late_tokens_ = 0;
+  std::vector<std::pair<uint32_t, double>> reasoned_;
   FlightLog flights_{absl::ZeroDuration()};  // of every request
   tests::FakeControl control_;
   std::unique_ptr<ApiServer> server_;  // ends first

@@ -57,7 +57,21 @@ TEST_F(ChatPageTest, ItIsReadAndNothingElse) {
   const protocol::HttpResult result = Post("/", "{}");
   EXPECT_EQ(result.status, 405);
   EXPECT_EQ(result.Header("allow"), "GET");
-  EXPECT_FALSE(ChatPageFile("/index.html").has_value());
+  EXPECT_FALSE(ChatPageFile("/index.html", "").has_value());
+}
+
+// A browser at /skein asks for what the page names below /skein/, not beside it.
+TEST_F(ChatPageTest, UnderARootPathItNamesItsOwnFiles) {
+  EXPECT_THAT(ChatPageFile("/", "")->body, Not(HasSubstr("<base")));
+  const protocol::HttpResponse page = *ChatPageFile("/", "/skein");
+  EXPECT_THAT(page.body, StartsWith("<!doctype html>\n<html lang=\"en\">\n<head>\n"
+                                    "<base href=\"/skein/\">\n"));
+  const auto policy_of = [](const protocol::HttpResponse& response) {
+    return response.headers.front().second;
+  };
+  EXPECT_THAT(policy_of(page), HasSubstr("base-uri 'self'"));
+  EXPECT_THAT(policy_of(*ChatPageFile("/", "")), HasSubstr("base-uri 'none'"));
+  EXPECT_EQ(ChatPageFile("/chat.js", "/skein")->body, ChatPageFile("/chat.js", "")->body);
 }
 
 }  // namespace

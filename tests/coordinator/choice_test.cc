@@ -41,6 +41,31 @@ TEST(ChoiceTest, TextStandsBehindTheEcho) {
   EXPECT_EQ(choice.usage().completion_tokens, static_cast<int64_t>(Ids("upon a time").size()));
 }
 
+// rule: S10
+TEST(ChoiceTest, ACircleEndsItWhereThatWasAskedFor) {
+  Parts parts;
+  const std::vector<int32_t> word = Ids(" again");
+  const auto tokens_until_the_end = [&](Choice& choice) {
+    for (int64_t i = 0; i < 100; ++i) {
+      choice.Append({word[static_cast<size_t>(i) % word.size()], 0, {}, false});
+      if (choice.end().has_value()) return i + 1;
+    }
+    return int64_t{0};
+  };
+  Choice without = parts.Make();
+  EXPECT_EQ(tokens_until_the_end(without), 0);
+  parts.params.repetition_ngram = 4;
+  Choice guarded = parts.Make();
+  EXPECT_EQ(tokens_until_the_end(guarded), 16);
+  EXPECT_EQ(guarded.end()->finish_reason, "stop");
+  EXPECT_EQ(guarded.end()->stop_reason, "\"repetition\"");
+  EXPECT_FALSE(guarded.end()->by_stop_string);
+  EXPECT_EQ(guarded.usage().completion_tokens, 16);
+  parts.params.stop.min_tokens = 40;
+  Choice longer = parts.Make();
+  EXPECT_EQ(tokens_until_the_end(longer), 40) << "not before min_tokens";
+}
+
 TEST(ChoiceTest, TokensOfThePromptAreCountedByItsFirstChoice) {
   Parts parts;
   TokenDelta delta;

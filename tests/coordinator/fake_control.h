@@ -50,7 +50,10 @@ class FakeControl final : public coordinator::FrontDoor {
   void Cancel(coordinator::CancelRequest request) override {
     const std::lock_guard lock(mutex_);
     cancelled_.push_back(request.id);
-    sequences_.remove_if([&](const Sequence& s) { return s.request.id == request.id; });
+    num_left_ += request.client_left ? 1 : 0;
+    if (!ignores_cancel_) {
+      sequences_.remove_if([&](const Sequence& s) { return s.request.id == request.id; });
+    }
     changed_.notify_all();
   }
 
@@ -73,6 +76,17 @@ class FakeControl final : public coordinator::FrontDoor {
   void SetBurst(size_t tokens) {
     const std::lock_guard lock(mutex_);
     burst_ = tokens;
+  }
+
+  // Sequences go on although they were cancelled, as one whose step runs.
+  void IgnoreCancel() {
+    const std::lock_guard lock(mutex_);
+    ignores_cancel_ = true;
+  }
+  // Cancellations that said so.
+  size_t num_left() {
+    const std::lock_guard lock(mutex_);
+    return num_left_;
   }
 
   // The oldest request not taken yet; waits for it.
@@ -187,6 +201,8 @@ class FakeControl final : public coordinator::FrontDoor {
   absl::Status error_;
   size_t burst_ = 1;
   bool hold_ = false;
+  bool ignores_cancel_ = false;
+  size_t num_left_ = 0;
   bool ends_ = false;
   std::thread thread_;
 };

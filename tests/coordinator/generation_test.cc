@@ -56,6 +56,44 @@ TEST_F(GenerationTest, SlowReadersGetMergedEventsAndEveryByte) {
   const std::string& response = client.ReadUntilText("data: [DONE]");
   EXPECT_THAT(response, HasSubstr("\"finish_reason\":\"length\""));
   EXPECT_EQ(ContentOf(response), answer_);
+  EXPECT_GE(CountEvents(ApiEvent::Kind::kSlowStream), 1u);
+  EXPECT_EQ(CountEvents(ApiEvent::Kind::kPromptStream), CountEvents(ApiEvent::Kind::kSlowStream));
+}
+
+TEST_F(GenerationTest, TokensThatComeAfterTheirClientLeftAreCounted) {
+  answer_ = "One two three four five.";
+  control_.Hold();
+  control_.IgnoreCancel();
+  control_.SetBurst(100);
+  RawConnection client(server_->port());
+  client.Send(StreamRequest(R"(,"n":2)"));
+  client.ReadUntilText("\"index\":1");
+  client.Close();
+  control_.TakeCancelled();
+  control_.TakeCancelled();
+  EXPECT_EQ(control_.num_left(), 1u) << "one client";
+  control_.Release();
+  const auto num_late = [this] {
+    const std::lock_guard lock(mutex_);
+    return late_tokens_;
+  };
+  const double expected = 2 * static_cast<double>(AnswerIds().size());
+  // The listener counts before it answers what comes later on its thread.
+  for (int i = 0; i < 1000 && num_late() < expected; ++i) Get("/health");
+  EXPECT_EQ(num_late(), expected);
+}
+
+TEST_F(GenerationTest, ReasoningIsCountedForEachChoiceThatBeganInIt) {
+  answer_ = "Let me see.</think>Done.";
+  const std::string body = R"({"messages":[{"role":"user","content":"go on"}],"n":2})";
+  const std::string answer = Post("/v1/chat/completions", body).body;
+  ASSERT_EQ(reasoned_.size(), 2u);
+  EXPECT_EQ(reasoned_[0].first, 3u) << "the engine";
+  EXPECT_EQ(reasoned_[0].second + reasoned_[1].second,
+            IntAt(answer, {"usage", "completion_tokens_details", "reasoning_tokens"}));
+  EXPECT_GT(reasoned_[0].second, 2);
+  Post("/v1/completions", R"({"prompt":"go on"})");
+  EXPECT_EQ(reasoned_.size(), 2u) << "nothing of it began in reasoning";
 }
 
 TEST_F(GenerationTest, ClientsThatDoNotReadAreCancelledWithAnErrorEvent) {

@@ -113,6 +113,8 @@ std::vector<Case> TypeCases() {
       Invalid(kChat, Chat(R"("response_format":{"type":"xml"})"), "response_format.type",
               "\"xml\""),
       Invalid(kChat, Chat(R"("metadata":[])"), "metadata", "is an array; expected an object"),
+      Invalid(kChat, Chat(R"("repetition_ngram":65)"), "repetition_ngram",
+              "is 65; accepted: 0 to 64"),
       Invalid(kChat, Chat(R"("cache_salt":"a/b")"), "cache_salt", "0 to 128 characters"),
       Invalid(kText, R"({"prompt":{}})", "prompt", "is an object"),
       Invalid(kText, R"({"prompt":[]})", "prompt", "is an empty array"),

@@ -76,6 +76,35 @@ TEST_F(RequestTableTest, TheLastDeltaSaysHowLongItWaitedAndWhere) {
   EXPECT_EQ(never->last.engine, std::nullopt) << "it never began";
 }
 
+TEST_F(RequestTableTest, AClientThatLeftIsCountedByHowFarItsRequestWas) {
+  const auto left = [this](const char* phase) {
+    return metrics_.client_disconnects.At({phase}).value();
+  };
+  const auto sink = Open(1);
+  table_.CountLeft(RequestId(1));
+  EXPECT_EQ(left("queued"), 1);
+  table_.Begin(RequestId(1), 0, 0, now_);
+  table_.CountLeft(RequestId(1));
+  EXPECT_EQ(left("prefill"), 1);
+  scheduler::SequenceDelta delta;
+  delta.sequence = protocol::SequenceId(1);
+  delta.num_tokens = 1;
+  std::vector<scheduler::CommittedToken> tokens(1);
+  table_.Deliver(0, delta, tokens, {}, now_);
+  table_.CountLeft(RequestId(1));
+  table_.CountLeft(RequestId(99));
+  EXPECT_EQ(left("decode"), 2) << "one that ended meanwhile had its tokens";
+  EXPECT_EQ(left("queued") + left("prefill"), 2);
+}
+
+TEST_F(RequestTableTest, WhatAPromptFoundInTheCacheIsObservedOncePerRequest) {
+  const auto sink = Open(1, std::vector<int32_t>(300, 7));
+  table_.Begin(RequestId(1), 0, 256, now_);
+  table_.Begin(RequestId(1), 0, 0, now_);
+  EXPECT_EQ(metrics_.engines[0].request_cached_tokens.count(), 1u);
+  EXPECT_EQ(metrics_.engines[0].request_cached_tokens.sum(), 256);
+}
+
 TEST_F(RequestTableTest, GivesExpiredRequestsOnceAndInTheOrderOfDeadlines) {
   const auto open_until = [this](uint64_t id, std::chrono::steady_clock::time_point deadline) {
     SubmitRequest request;
@@ -121,6 +150,7 @@ TEST_F(RequestTableTest, AVerdictRefusesThePromptFromThenOn) {
   EXPECT_TRUE(door_.TrySubmit(again).ok());
 }
 
+// rule: ME3
 // Two tokens in the first delivery, three in the second: the phases add up, and the time of one
 // delivery is shared by its tokens.
 TEST_F(RequestTableTest, ThePhasesOfARequestAddUp) {

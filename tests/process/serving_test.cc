@@ -527,7 +527,7 @@ TEST(ServingTest, AClientThatLeavesEndsItsRequest) {
   EXPECT_EQ(server.Metric("skein_requests_running"), 1);
   stream.Leave();
   EXPECT_TRUE(server.WaitForMetric("skein_requests_running", 0));
-  EXPECT_TRUE(server.WaitForMetric("skein_client_disconnects_total", 1));
+  EXPECT_TRUE(server.WaitForMetric("skein_client_disconnects_total{phase=\"decode\"}", 1));
   EXPECT_LT(stream.Join().entries.size(), 800u);
 
   RawConnection whole(server.port());
@@ -556,7 +556,7 @@ TEST(ServingTest, AClientThatLeavesTheQueueIsForgotten) {
     waiting.Close();
     EXPECT_TRUE(server.WaitForMetric("skein_requests_waiting", 0));
   }
-  EXPECT_EQ(server.Metric("skein_client_disconnects_total"), 2);
+  EXPECT_EQ(server.Metric("skein_client_disconnects_total{phase=\"queued\"}"), 2);
   EXPECT_GE(server.Metric("skein_actor_mailbox_depth"), 0);
   EXPECT_GE(server.Metric("skein_feature"), 10) << "a state for each feature of the host";
   EXPECT_EQ(server.Metric("skein_prompt_tokens_total"), prompt_tokens) << "neither had a step";

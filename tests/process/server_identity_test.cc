@@ -1,11 +1,14 @@
-// What clients are told of a host that lacks something: x-skein-degraded, if that was asked for.
+// What a server says of itself: its build and model, and, if that was asked for, what its host
+// lacks.
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include "protocol/base/fingerprint.h"
 #include "protocol/http/http_client.h"
+#include "protocol/json/json.h"
 #include "tests/process/live_server.h"
 #include "tests/protocol/raw_connection.h"
 
@@ -81,6 +84,28 @@ TEST(DegradedHeaderTest, NobodyAskedForItSoNobodyIsTold) {
   LiveServer server;
   ASSERT_TRUE(server.StartReady()) << server.output();
   EXPECT_THAT(HeadOf(server.port(), kModels), Not(HasSubstr("x-skein-degraded")));
+}
+
+TEST(VersionTest, NamesBuildProtocolAndModel) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady({"--served-model-name", "mine"})) << server.output();
+  protocol::HttpCall call;
+  call.port = server.port();
+  call.target = "/version";
+  const auto answer = protocol::CallHttp(call);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  const auto json = protocol::ParseJson(answer->body);
+  ASSERT_TRUE(json.ok()) << answer->body;
+  EXPECT_EQ(json->Find("version")->string(), "0.1.0");
+  EXPECT_FALSE(json->Find("protocol")->string().empty());
+  const protocol::JsonValue* model = json->Find("model");
+  ASSERT_NE(model, nullptr) << answer->body;
+  EXPECT_EQ(model->Find("name")->string(), "mine");
+  EXPECT_EQ(model->Find("max_model_len")->AsInt64("max_model_len").value(), 4096);
+  const std::string path = "deploy/models/tiny-v41/";
+  EXPECT_EQ(model->Find("config")->string(), *protocol::FileFingerprint(path + "config.json"));
+  EXPECT_EQ(model->Find("tokenizer")->string(),
+            *protocol::FileFingerprint(path + "tokenizer.json"));
 }
 
 }  // namespace

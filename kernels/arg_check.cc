@@ -366,6 +366,14 @@ absl::Status CheckArgs(const MoeCombine::Problem& problem, const MoeCombine::Arg
       .Take();
 }
 
+absl::Status CheckArgs(const MapExperts::Problem& problem, const MapExperts::Args& args) {
+  return ArgCheck(MapExperts::kId)
+      .View("index", args.index, DType::kI32, {kAny, problem.k})
+      .View("table", args.table, DType::kI32, {problem.num_experts})
+      .View("to", args.to, DType::kI32, {RowsOf(args.index), problem.k})
+      .Take();
+}
+
 absl::Status CheckArgs(const EngramHash::Problem& problem, const EngramHash::Args& args) {
   const int64_t columns = int64_t{problem.ngram - 1} * problem.heads;
   return ArgCheck(EngramHash::kId)

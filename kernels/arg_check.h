@@ -37,6 +37,7 @@ absl::Status CheckArgs(const HcPost::Problem& problem, const HcPost::Args& args)
 absl::Status CheckArgs(const HcMean::Problem& problem, const HcMean::Args& args);
 absl::Status CheckArgs(const MoeGate::Problem& problem, const MoeGate::Args& args);
 absl::Status CheckArgs(const MoeLayout::Problem& problem, const MoeLayout::Args& args);
+absl::Status CheckArgs(const MapExperts::Problem& problem, const MapExperts::Args& args);
 absl::Status CheckArgs(const SwiGlu::Problem& problem, const SwiGlu::Args& args);
 absl::Status CheckArgs(const MoeCombine::Problem& problem, const MoeCombine::Args& args);
 absl::Status CheckArgs(const EngramHash::Problem& problem, const EngramHash::Args& args);

@@ -67,6 +67,14 @@ class Device {
   // Queue a copy; the host's side stays untouched until Wait.
   virtual absl::Status CopyIn(void* to, const void* from_host, size_t bytes) = 0;
   virtual absl::Status CopyOut(void* to_host, const void* from, size_t bytes) = 0;
+  // Queues a copy within the memory of kernels.
+  virtual absl::Status Move(void* to, const void* from, size_t bytes) = 0;
+  // The order itself as libraries of the driver take it (cudaStream_t); null on a host.
+  virtual void* queue() { return nullptr; }
+  // Asked while Wait waits, for work that cannot end without others. An error has ended what the
+  // device waits for, and becomes that of Wait. Null: nobody is asked. A host never waits.
+  using Watch = std::function<absl::Status()>;
+  virtual void SetWatch(Watch) {}
   // Until everything queued is done. Internal names the operator that found a defect (NaN scores or
   // logits) and its row, or what the device reports.
   virtual absl::Status Wait() = 0;
@@ -95,6 +103,9 @@ class HostDevice final : public Device {
   void Free(void* memory) override;
   absl::Status CopyIn(void* to, const void* from_host, size_t bytes) override;
   absl::Status CopyOut(void* to_host, const void* from, size_t bytes) override;
+  absl::Status Move(void* to, const void* from, size_t bytes) override {
+    return CopyIn(to, from, bytes);
+  }
   absl::Status Wait() override { return absl::OkStatus(); }
   bool is_host() const override { return true; }
   uint64_t num_launches() const override { return 0; }

@@ -29,6 +29,7 @@ enum class OpId : uint8_t {
   kMoeLayout,
   kSwiGlu,
   kMoeCombine,
+  kMapExperts,
   // engram
   kEngramHash,
   kEngramGather,

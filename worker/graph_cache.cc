@@ -27,6 +27,17 @@ bool Decodes(const protocol::SequenceStep& step) {
 
 }  // namespace
 
+std::optional<DecodeShape> DecodeShapeOf(const protocol::StepPlan& plan) {
+  DecodeShape wanted;
+  wanted.sequences = static_cast<int>(plan.sequences.size());
+  for (const protocol::SequenceStep& step : plan.sequences) {
+    if (!Decodes(step)) return std::nullopt;
+    wanted.depth = std::max(wanted.depth, static_cast<int>(step.draft_depth));
+    wanted.feeds_drafter |= step.feed_drafter;
+  }
+  return wanted;
+}
+
 GraphCache::GraphCache(const StepParts& parts, const ModelLimits& limits, int sequences_max,
                        KernelSet& kernels)
     : parts_(parts), limits_(limits), sequences_max_(sequences_max) {
@@ -76,12 +87,20 @@ absl::Status GraphCache::PlaceDrafted(const DecodeShape& shape, const ModelBatch
                                 {sequences, each * int64_t{sizeof(kernels::VerifyParams)}})});
 }
 
+absl::Status GraphCache::QueueDrafts(const DecodeShape& shape) {
+  if (parts_.ranks != nullptr) {
+    parts_.ranks->BeginPass(shape.sequences * parts_.model->spec().dspark.block);
+  }
+  return parts_.draft->Queue(shape.depth);
+}
+
 absl::Status GraphCache::Queue(const DecodeShape& shape, const ModelBatch& batch) {
   SKEIN_RETURN_IF_ERROR(parts_.input->Upload());
   if (shape.depth > 0) {
-    SKEIN_RETURN_IF_ERROR(parts_.draft->Queue(shape.depth));
+    SKEIN_RETURN_IF_ERROR(QueueDrafts(shape));
     SKEIN_RETURN_IF_ERROR(PlaceDrafted(shape, batch));
   }
+  if (parts_.ranks != nullptr) parts_.ranks->BeginPass(shape.rows());
   SKEIN_RETURN_IF_ERROR(parts_.model->Forward(batch));
   if (shape.depth > 0) {
     SKEIN_RETURN_IF_ERROR(parts_.model->head().Verify(batch.verify_params,
@@ -102,7 +121,7 @@ absl::Status GraphCache::RecordShape(const DecodeShape& shape) {
   Recorded& recorded = graphs_[shape];
   if (shape.depth > 0) {
     const absl::Time begin = protocol::MonotonicNow();
-    SKEIN_RETURN_IF_ERROR(parts_.draft->Queue(shape.depth));
+    SKEIN_RETURN_IF_ERROR(QueueDrafts(shape));
     SKEIN_RETURN_IF_ERROR(parts_.device->Wait());
     recorded.draft_time_us =
         static_cast<uint64_t>(absl::ToInt64Microseconds(protocol::MonotonicNow() - begin));
@@ -125,14 +144,7 @@ absl::Status GraphCache::Record(const std::function<void(size_t, size_t)>& progr
   return absl::OkStatus();
 }
 
-std::optional<DecodeShape> GraphCache::Fit(const protocol::StepPlan& plan) const {
-  DecodeShape wanted;
-  wanted.sequences = static_cast<int>(plan.sequences.size());
-  for (const protocol::SequenceStep& step : plan.sequences) {
-    if (!Decodes(step)) return std::nullopt;
-    wanted.depth = std::max(wanted.depth, static_cast<int>(step.draft_depth));
-    wanted.feeds_drafter |= step.feed_drafter;
-  }
+std::optional<DecodeShape> GraphCache::Fit(const DecodeShape& wanted) const {
   if (wanted.sequences == 0 || (wanted.depth > 0 && !wanted.feeds_drafter)) return std::nullopt;
   for (const auto& [shape, recorded] : graphs_) {
     if (shape.depth == wanted.depth && shape.feeds_drafter == wanted.feeds_drafter &&

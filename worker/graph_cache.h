@@ -20,6 +20,7 @@
 #include "worker/model/kernel_set.h"
 #include "worker/model/model.h"
 #include "worker/model/model_batch.h"
+#include "worker/model/rank_exchange.h"
 
 namespace skein::worker {
 
@@ -29,7 +30,11 @@ struct StepParts {
   Model* model = nullptr;
   DSparkHead* draft = nullptr;  // null: nothing drafts
   BatchInput* input = nullptr;
+  RankExchange* ranks = nullptr;  // null: the model is whole
 };
+
+// The shape that a plan is, if it is a decode step; one without sequences fits every shape.
+std::optional<DecodeShape> DecodeShapeOf(const protocol::StepPlan& plan);
 
 class GraphCache {
  public:
@@ -41,8 +46,10 @@ class GraphCache {
   // shape.
   absl::Status Record(const std::function<void(size_t done, size_t total)>& progress = nullptr);
 
-  // The smallest recorded shape that holds the plan; none if it is no decode step, or too large.
-  std::optional<DecodeShape> Fit(const protocol::StepPlan& plan) const;
+  void Forget() { graphs_.clear(); }
+
+  // The smallest recorded shape that holds `wanted`; none if it is too large.
+  std::optional<DecodeShape> Fit(const DecodeShape& wanted) const;
   // Queues the recorded step, of what BuildDecode and Fill wrote for its shape.
   absl::Status Launch(const DecodeShape& shape);
   // What drafting takes of a step of the shape, measured when it was recorded.
@@ -54,6 +61,7 @@ class GraphCache {
  private:
   // Queues a step of the shape call by call.
   absl::Status Queue(const DecodeShape& shape, const ModelBatch& batch);
+  absl::Status QueueDrafts(const DecodeShape& shape);
   absl::Status PlaceDrafted(const DecodeShape& shape, const ModelBatch& batch);
   absl::Status RecordShape(const DecodeShape& shape);
   std::vector<DecodeShape> Shapes() const;

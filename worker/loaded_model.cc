@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "protocol/base/status_macros.h"
+#include "protocol/base/strings.h"
 
 namespace skein::worker {
 
@@ -17,20 +18,21 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(
   return out;
 }
 
-namespace {
-
-// What a group of ranks needs of the model and the device.
-absl::Status CheckGroup(const LoadOptions& options, const ModelSpec& spec,
-                        kernels::Device& device) {
-  SKEIN_RETURN_IF_ERROR(CheckShard(options.shard, spec));
-  if (options.shard.whole() || (device.is_host() && !options.record_steps)) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(
-      "scheduler.expert_parallel_size is ", options.shard.num_ranks,
-      ": ranks exchange through memory of the host, which kernels of the ",
-      device.properties().name, " do not work on; use 1, or worker.backend cpu or reference"));
+absl::Status LoadedModel::EnterGroup(protocol::CollectiveGroup& group, const std::string& label,
+                                     absl::Time deadline) {
+  SKEIN_RETURN_IF_ERROR(ranks_->Enter(group, label, deadline));
+  const absl::Status status = graphs_ == nullptr ? absl::OkStatus() : graphs_->Record();
+  if (!status.ok()) {
+    group.Abort(protocol::StatusText(status));
+    LeaveGroup();
+  }
+  return status;
 }
 
-}  // namespace
+void LoadedModel::LeaveGroup() {
+  if (graphs_ != nullptr) graphs_->Forget();
+  ranks_->Leave();
+}
 
 absl::Status LoadedModel::LoadWeights(const LoadOptions& options) {
   LoadProgress progress;
@@ -83,7 +85,12 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
   }
   arena_ = options.device == nullptr ? std::make_unique<Arena>()
                                      : std::make_unique<Arena>(options.device);
-  SKEIN_RETURN_IF_ERROR(CheckGroup(options, spec_, arena_->device()));
+  SKEIN_RETURN_IF_ERROR(CheckShard(options.shard, spec_));
+  if (!options.shard.whole() && !arena_->device().is_host() && options.nccl == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("scheduler.expert_parallel_size is ", options.shard.num_ranks,
+                     ": ranks on GPUs exchange over NCCL, which was not opened"));
+  }
   SKEIN_RETURN_IF_ERROR(LoadWeights(options));
   kernels_ = std::make_unique<KernelSet>(registry, manifest, arena_->device().stream());
   cache_ = std::make_unique<KvCache>(spec_, options.numerics, options.block_tokens,
@@ -94,7 +101,8 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
                                         options.num_checkpoints);
   if (!options.shard.whole()) {
     ranks_ = std::make_unique<RankExchange>(
-        options.shard, ExchangeBytes(spec_, options.numerics, options.limits.max_rows));
+        options.shard, ExchangeBytes(spec_, options.numerics, options.limits.max_rows),
+        arena_->device(), options.nccl);
   }
   model_ = std::make_unique<Model>(spec_, *weights_, options.numerics, options.limits, *cache_,
                                    *slots_, *kernels_, *arena_, ranks_.get());
@@ -106,12 +114,14 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
                                         weights_->engram_token_map, *arena_);
   scorer_ = std::make_unique<PromptScorer>(options.limits, *arena_);
   if (options.record_steps) {
-    const StepParts parts{&arena_->device(), model_.get(), draft_.get(), input_.get()};
+    const StepParts parts{&arena_->device(), model_.get(), draft_.get(), input_.get(),
+                          ranks_.get()};
     graphs_ = std::make_unique<GraphCache>(parts, options.limits, options.num_slots, *kernels_);
   }
   SKEIN_RETURN_IF_ERROR(kernels_->Finish(*arena_));
   SKEIN_RETURN_IF_ERROR(model_->Prepare());
-  if (graphs_ == nullptr) return absl::OkStatus();
+  // Those of a group have the communicator of an epoch in them.
+  if (graphs_ == nullptr || ranks_ != nullptr) return absl::OkStatus();
   if (options.progress != nullptr) options.progress->Begin(StartPhase::kGraphCapture);
   return graphs_->Record([progress = options.progress](size_t done, size_t total) {
     if (progress != nullptr) progress->Advance(done, total);

@@ -5,9 +5,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/kernel_registry.h"
+#include "protocol/tensor/collective_group.h"
+#include "protocol/tensor/nccl_group.h"
 #include "worker/batch_input.h"
 #include "worker/cache/kv_cache.h"
 #include "worker/cache/state_slots.h"
@@ -36,7 +39,9 @@ struct LoadOptions {
   int recompute_tokens = 0;    // that the prefix cache may count on; 0: only on checkpoints
   int max_draft_requests = 0;  // 0: no draft head
   TapSide tap_side = TapSide::kEntering;
-  Shard shard;                // the part of the model that this rank of its group loads
+  Shard shard;  // the part of the model that this rank of its group loads
+  // Of a GPU in a group.
+  std::shared_ptr<const protocol::NcclLibrary> nccl;
   bool record_steps = false;  // decode steps as graphs of the device
   // Null: the host, with kernels on the calling thread alone.
   std::shared_ptr<kernels::Device> device;
@@ -62,6 +67,11 @@ class LoadedModel {
   DSparkHead* draft() { return draft_.get(); }    // null without draft head
   GraphCache* graphs() { return graphs_.get(); }  // null: every step is queued call by call
   RankExchange* ranks() { return ranks_.get(); }  // null: this rank holds the whole model
+  // Enters a group that was joined, and records the steps that are recorded; the epoch ends with
+  // LeaveGroup. Errors as of RankExchange and GraphCache. Only with ranks().
+  absl::Status EnterGroup(protocol::CollectiveGroup& group, const std::string& label,
+                          absl::Time deadline);
+  void LeaveGroup();
   kernels::Device& device() { return arena_->device(); }
   uint64_t arena_bytes() const { return arena_->total_bytes(); }
   // What is where in the memory of the device; `free`: what was left.

@@ -193,6 +193,18 @@ Shard ShardOf(const protocol::Config& config, int index) {
   return {index % ranks, ranks};
 }
 
+// What a group of GPUs exchanges over.
+absl::Status OpenNccl(const protocol::Config& config, LoadOptions& options) {
+  if (options.shard.whole() || options.device->is_host()) return absl::OkStatus();
+  if (config.features.nccl == "off") {
+    return absl::FailedPreconditionError(
+        absl::StrCat("scheduler.expert_parallel_size is ", options.shard.num_ranks,
+                     " and features.nccl is off: ranks on GPUs exchange over NCCL"));
+  }
+  SKEIN_ASSIGN_OR_RETURN(options.nccl, protocol::NcclLibrary::Open("libnccl.so.2"));
+  return absl::OkStatus();
+}
+
 // Where the compute threads run.
 std::string PinnedText(const protocol::Config& config, const Device& device) {
   if (device.threads == nullptr) return "the GPU's";
@@ -473,6 +485,9 @@ int Run(const std::vector<std::string>& arguments) {
   options->device = device.compute;
   options->shard = ShardOf(config, index);
   if (absl::Status status = CheckShard(options->shard, *spec); !status.ok()) {
+    return Fail(status, kExitConfig);
+  }
+  if (absl::Status status = OpenNccl(config, *options); !status.ok()) {
     return Fail(status, kExitConfig);
   }
   options->progress = &progress;

@@ -20,6 +20,10 @@ struct StepRecord {
   uint32_t lane = 0;
   int32_t rows = 0;
   int32_t draft_requests = 0;
+  int32_t decodes = 0;  // a recorded step of this shape would do
+  int32_t sequences = 0;
+  int32_t depth = 0;
+  int32_t feeds_drafter = 0;
   uint32_t refused = 0;
   std::array<char, 192> reason = {};
 
@@ -31,8 +35,9 @@ struct StepRecord {
 
 }  // namespace
 
-StepSize SizeOf(const protocol::StepPlan& plan) {
+StepSize SizeOf(const protocol::StepPlan& plan, bool records) {
   StepSize size;
+  if (records) size.shape = DecodeShapeOf(plan);
   for (const protocol::SequenceStep& step : plan.sequences) {
     size.rows +=
         static_cast<int>(step.tokens.size() + step.draft_depth + step.provided_drafts.size());
@@ -42,16 +47,22 @@ StepSize SizeOf(const protocol::StepPlan& plan) {
 }
 
 absl::StatusOr<StepSize> AgreeOnStep(RankExchange& ranks, const protocol::StepPlan& plan,
-                                     const absl::Status& checked) {
+                                     bool records, const absl::Status& checked) {
   StepRecord mine;
   mine.epoch = plan.epoch.value();
   mine.step = plan.step.value();
   mine.plan_hash = plan.plan_hash;
   mine.lane = plan.lane;
   if (checked.ok()) {
-    const StepSize size = SizeOf(plan);
+    const StepSize size = SizeOf(plan, records);
     mine.rows = size.rows;
     mine.draft_requests = size.draft_requests;
+    if (size.shape) {
+      mine.decodes = 1;
+      mine.sequences = size.shape->sequences;
+      mine.depth = size.shape->depth;
+      mine.feeds_drafter = size.shape->feeds_drafter ? 1 : 0;
+    }
   } else {
     mine.refused = 1;
     const auto text = checked.message().substr(0, mine.reason.size() - 1);
@@ -61,6 +72,7 @@ absl::StatusOr<StepSize> AgreeOnStep(RankExchange& ranks, const protocol::StepPl
   SKEIN_RETURN_IF_ERROR(ranks.GatherValue(std::as_bytes(std::span(&mine, 1)),
                                           std::as_writable_bytes(std::span(all))));
   StepSize largest;
+  largest.shape.emplace();
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const StepRecord& other = all[rank];
     if (other.epoch != mine.epoch || other.step != mine.step || other.lane != mine.lane ||
@@ -71,6 +83,11 @@ absl::StatusOr<StepSize> AgreeOnStep(RankExchange& ranks, const protocol::StepPl
     }
     largest.rows = std::max(largest.rows, other.rows);
     largest.draft_requests = std::max(largest.draft_requests, other.draft_requests);
+    if (other.decodes == 0) largest.shape.reset();
+    if (!largest.shape) continue;
+    largest.shape->sequences = std::max(largest.shape->sequences, int{other.sequences});
+    largest.shape->depth = std::max(largest.shape->depth, int{other.depth});
+    largest.shape->feeds_drafter |= other.feeds_drafter != 0;
   }
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].refused == 0) continue;

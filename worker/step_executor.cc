@@ -113,7 +113,8 @@ absl::Status RunBatch(LoadedModel& model, const ModelBatch& batch, size_t num_re
                       StepAccount& account) {
   if (batch.num_rows == 0) {
     const bool others = model.ranks() != nullptr && model.ranks()->rows() > 0;
-    const absl::Status status = others ? model.model().Forward(batch) : absl::OkStatus();
+    absl::Status status = others ? model.model().Forward(batch) : absl::OkStatus();
+    if (status.ok()) status = model.device().Wait();
     laps.Lap(account.forward);
     return status;
   }
@@ -298,9 +299,8 @@ absl::StatusOr<std::vector<protocol::VerificationSummary>> RunChecked(LoadedMode
                                                                       StepAccount& account) {
   Laps laps;
   SKEIN_RETURN_IF_ERROR(model.input().MoveState(plan));
-  const std::optional<DecodeShape> shape = model.graphs() != nullptr && !model.input().Edits(plan)
-                                               ? model.graphs()->Fit(plan)
-                                               : std::nullopt;
+  const std::optional<DecodeShape> shape =
+      most.shape ? model.graphs()->Fit(*most.shape) : std::nullopt;
   laps.Lap(account.prepare);
   SKEIN_ASSIGN_OR_RETURN(const StepOutcome outcome,
                          shape ? RunRecorded(model, plan, *shape, laps, account)
@@ -341,11 +341,12 @@ void EndStep(LoadedModel& model, StepStatus status, const absl::Status& why, Ste
 absl::StatusOr<StepSize> Agree(LoadedModel& model, const StepPlan& plan,
                                const absl::Status& checked, const StepAgreed& agreed) {
   RankExchange* ranks = model.ranks();
+  const bool records = checked.ok() && model.graphs() != nullptr && !model.input().Edits(plan);
   if (ranks == nullptr || !ranks->joined()) {
     SKEIN_RETURN_IF_ERROR(checked);
-    return SizeOf(plan);
+    return SizeOf(plan, records);
   }
-  SKEIN_ASSIGN_OR_RETURN(const StepSize most, AgreeOnStep(*ranks, plan, checked));
+  SKEIN_ASSIGN_OR_RETURN(const StepSize most, AgreeOnStep(*ranks, plan, records, checked));
   if (agreed) agreed(most.rows);
   return most;
 }
@@ -469,7 +470,9 @@ absl::Status StepExecutor::Reset() {
 absl::Status StepExecutor::Form(const protocol::FormGroup& group) {
   protocol::HostGroupOptions options;
   options.name = group.communicator;
-  options.label = absl::StrCat("group ", group.group.value(), " epoch ", group.epoch.value());
+  const std::string label =
+      absl::StrCat("group ", group.group.value(), " epoch ", group.epoch.value());
+  options.label = label;
   options.rank = static_cast<int>(group.rank.value());
   options.size = static_cast<int>(group.num_ranks);
   options.capacity = capacity_;
@@ -480,7 +483,7 @@ absl::Status StepExecutor::Form(const protocol::FormGroup& group) {
   auto made = protocol::HostGroup::Create(std::move(options));
   SKEIN_RETURN_IF_ERROR(made.status());
   forming_ = *std::move(made);
-  return jobs_.TryPush(Meet{forming_, group.epoch});
+  return jobs_.TryPush(Meet{forming_, group.epoch, label});
 }
 
 std::optional<FormOutcome> StepExecutor::TakeFormed() {
@@ -491,12 +494,10 @@ std::optional<FormOutcome> StepExecutor::TakeFormed() {
 
 void StepExecutor::Join(Meet& meet) {
   const absl::Time begin = protocol::MonotonicNow();
-  const absl::Status status = meet.group->Join(begin + kMeetTime);
+  absl::Status status = meet.group->Join(begin + kMeetTime);
+  if (status.ok()) status = model_->EnterGroup(*meet.group, meet.label, begin + kMeetTime);
   if (metrics_ != nullptr) metrics_->SetCollectives(protocol::MonotonicNow() - begin);
-  if (status.ok()) {
-    group_ = std::move(meet.group);
-    model_->ranks()->SetGroup(group_.get());
-  }
+  if (status.ok()) group_ = std::move(meet.group);
   // Nobody may wait for the outcome of an epoch that is over.
   formed_.TryPush({meet.epoch, status}).IgnoreError();
 }
@@ -562,7 +563,7 @@ StepResult StepExecutor::RunInGroup(const StepPlan& plan) {
 bool StepExecutor::Run(Job& job) {
   if (ending_ || std::holds_alternative<End>(job)) return false;
   if (std::holds_alternative<ForgetAll>(job)) {
-    if (model_->ranks() != nullptr) model_->ranks()->SetGroup(nullptr);
+    if (model_->ranks() != nullptr) model_->LeaveGroup();
     group_.reset();
     model_->input().Reset();
     return true;

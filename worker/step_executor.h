@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <semaphore>
+#include <string>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -94,6 +95,7 @@ class StepExecutor final : public StepRunner {
   struct Meet {
     Group group;
     protocol::Epoch epoch;
+    std::string label;
   };
   struct ForgetAll {};
   struct End {};

@@ -188,6 +188,29 @@ struct MoeCombineKernel : WithoutWorkspace<MoeCombine> {
   }
 };
 
+template <CpuIsa isa>
+struct MapExpertsKernel : WithoutWorkspace<MapExperts> {
+  static absl::Status Supports(const MapExperts::Problem& problem) {
+    return Support().Positive("num_experts", problem.num_experts).Positive("k", problem.k).Take();
+  }
+  static absl::Status Run(const MapExperts::Problem& problem, const MapExperts::Args& args,
+                          Workspace, DeviceStream) {
+    if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    const int32_t* table = args.table.as<int32_t>();
+    for (int64_t t = 0; t < args.index.dim(0); ++t) {
+      const int32_t* index = reinterpret_cast<const int32_t*>(args.index.row(t));
+      int32_t* to = reinterpret_cast<int32_t*>(args.to.row(t));
+      for (int64_t j = 0; j < problem.k; ++j) {
+        const bool chosen = index[j] >= 0 && index[j] < problem.num_experts;
+        const int32_t found = chosen ? table[index[j]] : -1;
+        const auto number = static_cast<int32_t>(args.numbered ? t * problem.k + j : 0);
+        to[j] = found < 0 ? -1 : found * args.stride + number;
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
 }  // namespace
 
 absl::Status RegisterMoe(KernelRegistry& registry, CpuIsa isa) {
@@ -198,6 +221,9 @@ absl::Status RegisterMoe(KernelRegistry& registry, CpuIsa isa) {
   }
   if (status.ok()) status = RegisterFor<SwiGlu, SwiGluKernel>(registry, isa, kRows);
   if (status.ok()) status = RegisterFor<MoeCombine, MoeCombineKernel>(registry, isa, kRows);
+  if (status.ok()) {
+    status = RegisterFor<MapExperts, MapExpertsKernel>(registry, isa, DeterminismClass::kBitwise);
+  }
   return status;
 }
 

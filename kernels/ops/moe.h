@@ -77,4 +77,21 @@ struct MoeCombine {
   };
 };
 
+// What a table says of chosen experts: who holds them, or their number there. Class B.
+//   index, to [T, k] i32;  table [E] i32
+// to[t, j] = table[index[t, j]] * stride + (numbered ? t * k + j : 0); -1 where no expert is chosen
+// or the table has less than 0.
+struct MapExperts {
+  static constexpr OpId kId = OpId::kMapExperts;
+  struct Problem {
+    int num_experts = 0;
+    int k = 0;
+  };
+  struct Args {
+    TensorView index, table, to;
+    int stride = 1;
+    bool numbered = false;
+  };
+};
+
 }  // namespace skein::kernels

@@ -109,6 +109,32 @@ absl::Status MoeLayoutSupports(const MoeLayout::Problem& problem) {
       .Take();
 }
 
+struct MapExpertsKernel {
+  static absl::Status Run(const MapExperts::Problem& problem, const MapExperts::Args& args,
+                          Workspace, DeviceStream) {
+    if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    const int32_t* table = args.table.as<int32_t>();
+    for (int64_t t = 0; t < args.index.dim(0); ++t) {
+      const int32_t* index = reinterpret_cast<const int32_t*>(args.index.row(t));
+      int32_t* to = reinterpret_cast<int32_t*>(args.to.row(t));
+      for (int64_t j = 0; j < problem.k; ++j) {
+        const bool chosen = index[j] >= 0 && index[j] < problem.num_experts;
+        const int32_t found = chosen ? table[index[j]] : -1;
+        const auto number = static_cast<int32_t>(args.numbered ? t * problem.k + j : 0);
+        to[j] = found < 0 ? -1 : found * args.stride + number;
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+absl::Status MapExpertsSupports(const MapExperts::Problem& problem) {
+  return Requirements()
+      .Positive("num_experts", problem.num_experts)
+      .Positive("k", problem.k)
+      .Take();
+}
+
 template <typename Acc>
 struct SwiGluKernel {
   static absl::Status Run(const SwiGlu::Problem& problem, const SwiGlu::Args& args, Workspace,
@@ -194,6 +220,10 @@ absl::Status RegisterMoe(KernelRegistry& registry) {
   if (status.ok()) {
     status = RegisterBoth<MoeCombine, MoeCombineKernel<double>, MoeCombineKernel<float>>(
         registry, kRows, &MoeCombineSupports);
+  }
+  if (status.ok()) {
+    status = RegisterBoth<MapExperts, MapExpertsKernel, MapExpertsKernel>(
+        registry, DeterminismClass::kBitwise, &MapExpertsSupports);
   }
   return status;
 }

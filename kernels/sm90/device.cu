@@ -123,12 +123,21 @@ class Sm90Device final : public Device {
     return Copy(to_host, from, bytes, cudaMemcpyDeviceToHost);
   }
 
+  absl::Status Move(void* to, const void* from, size_t bytes) override {
+    return Copy(to, from, bytes, cudaMemcpyDeviceToDevice);
+  }
+  void* queue() override { return stream_; }
+  void SetWatch(Watch watch) override { watch_ = std::move(watch); }
+
   absl::Status Wait() override {
     Use();
-    if (const cudaError_t error = cudaStreamSynchronize(stream_); error != cudaSuccess) {
-      return Failed("the step", error);
-    }
     absl::Status status;
+    while (watch_ != nullptr && status.ok() && cudaStreamQuery(stream_) == cudaErrorNotReady) {
+      status = watch_();
+    }
+    if (const cudaError_t error = cudaStreamSynchronize(stream_); error != cudaSuccess) {
+      return status.ok() ? Failed("the step", error) : status;
+    }
     for (int op = 0; op < kNumOps; ++op) {
       const uint32_t row = std::exchange(handle_.defects[op], 0u);
       if (row == 0 || !status.ok()) continue;
@@ -186,6 +195,7 @@ class Sm90Device final : public Device {
   const cudaStream_t stream_;
   Sm90Stream handle_;
   uint64_t copies_ = 0;
+  Watch watch_;
   std::set<void*> pinned_;
 };
 

@@ -454,6 +454,49 @@ struct MoeCombineOp {
   }
 };
 
+struct MapParameters {
+  const int32_t* index;
+  int64_t index_step;
+  const int32_t* table;
+  int32_t* to;
+  int64_t to_step;
+  int num_experts, k, stride, count;
+  bool numbered;
+};
+
+__global__ void MapExpertsKernel(MapParameters p) {
+  cuda::BeginAfterLast();
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= p.count) return;
+  const int32_t expert = p.index[i / p.k * p.index_step + i % p.k];
+  const int32_t found = expert >= 0 && expert < p.num_experts ? p.table[expert] : -1;
+  p.to[i / p.k * p.to_step + i % p.k] = found < 0 ? -1 : found * p.stride + (p.numbered ? i : 0);
+}
+
+struct MapExpertsOp {
+  static absl::Status Supports(const MapExperts::Problem& problem) {
+    return Support().Positive("num_experts", problem.num_experts).Positive("k", problem.k).Take();
+  }
+  static size_t WorkspaceBytes(const MapExperts::Problem&) { return 0; }
+  static absl::Status Run(const MapExperts::Problem& problem, const MapExperts::Args& args,
+                          Workspace, DeviceStream stream) {
+    if (absl::Status status = CheckArgs(problem, args); !status.ok()) return status;
+    MapParameters p;
+    p.index = args.index.as<int32_t>();
+    p.index_step = args.index.step(0);
+    p.table = args.table.as<int32_t>();
+    p.to = args.to.as<int32_t>();
+    p.to_step = args.to.step(0);
+    p.num_experts = problem.num_experts;
+    p.k = problem.k;
+    p.stride = args.stride;
+    p.count = static_cast<int>(args.index.dim(0) * problem.k);
+    p.numbered = args.numbered;
+    return cuda::Launch(MapExperts::kId, MapExpertsKernel, dim3(BlocksFor(p.count, kThreads)),
+                        kThreads, 0, stream, p);
+  }
+};
+
 }  // namespace
 
 absl::Status RegisterMoe(KernelRegistry& registry) {
@@ -464,6 +507,9 @@ absl::Status RegisterMoe(KernelRegistry& registry) {
   }
   if (status.ok()) status = RegisterKernel<SwiGlu, SwiGluOp>(registry, kRows);
   if (status.ok()) status = RegisterKernel<MoeCombine, MoeCombineOp>(registry, kRows);
+  if (status.ok()) {
+    status = RegisterKernel<MapExperts, MapExpertsOp>(registry, DeterminismClass::kBitwise);
+  }
   return status;
 }
 

@@ -48,6 +48,9 @@ class CollectiveGroup {
   // undefined. `mine` has the same size on all ranks.
   virtual absl::Status Collect(std::span<std::byte> mine, absl::Time deadline) = 0;
 
+  // Aborted, with the reason, once the group has ended.
+  virtual absl::Status Live() const = 0;
+
   // Ends the group for all of its ranks: whoever is in a collective leaves it at once, later ones
   // fail. The first reason stays. Any thread.
   virtual void Abort(std::string_view reason) = 0;

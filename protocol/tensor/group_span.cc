@@ -1,6 +1,7 @@
 #include "protocol/tensor/group_span.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <unistd.h>
@@ -129,22 +130,32 @@ absl::Status GroupSpan::LayPeers(const std::vector<int>& local) {
   return absl::OkStatus();
 }
 
-WriteBatch& GroupSpan::Batch(Host& host, uint64_t number) {
+WriteBatch* GroupSpan::Batch(Host& host, uint64_t number) {
   WriteBatch& batch = *host.batches[number % 2];
-  if (host.numbers[number % 2] != number) batch.Clear();
+  if (host.numbers[number % 2] == number) return &batch;
+  // All ranks have what was here, since they have come to the collective behind it; the thread that
+  // sent it may not have said so yet.
+  while (host.taken->load(std::memory_order_acquire) + 2 < number) {
+    if (seat_->over()) return nullptr;
+    std::this_thread::yield();
+  }
+  batch.Clear();
   host.numbers[number % 2] = number;
-  return batch;
+  return &batch;
 }
 
 absl::Status GroupSpan::Put(uint64_t number, int to, size_t offset,
                             std::span<const std::byte> bytes) {
   Host& host = hosts_[static_cast<size_t>(host_of_[static_cast<size_t>(to)])];
-  return Batch(host, number).Add(to, offset, bytes);
+  WriteBatch* batch = Batch(host, number);
+  return batch == nullptr ? seat_->AbortedStatus(number) : batch->Add(to, offset, bytes);
 }
 
 absl::Status GroupSpan::Give(uint64_t number, size_t offset, std::span<const std::byte> bytes) {
   for (Host& host : hosts_) {
-    SKEIN_RETURN_IF_ERROR(Batch(host, number).Add(options_.rank, offset, bytes));
+    WriteBatch* batch = Batch(host, number);
+    if (batch == nullptr) return seat_->AbortedStatus(number);
+    SKEIN_RETURN_IF_ERROR(batch->Add(options_.rank, offset, bytes));
   }
   return absl::OkStatus();
 }
@@ -152,14 +163,15 @@ absl::Status GroupSpan::Give(uint64_t number, size_t offset, std::span<const std
 void GroupSpan::Announce(const Announcement& announcement) {
   const uint64_t number = announcement.number;
   for (Host& host : hosts_) {
-    WriteBatch& batch = Batch(host, number);
-    host.payloads[number % 2] = batch.Seal();
+    WriteBatch* batch = Batch(host, number);
+    if (batch == nullptr) return;
+    host.payloads[number % 2] = batch->Seal();
     GroupHeader& header = host.headers[number % 2];
     header = {};
     header.epoch = options_.epoch;
     header.rank = static_cast<uint32_t>(options_.rank);
     header.ranks = static_cast<uint32_t>(options_.places.size());
-    header.writes = batch.writes();
+    header.writes = batch->writes();
     header.bytes = host.payloads[number % 2].size();
     header.announcement = announcement;
     header.crc = GroupCrc(header, host.payloads[number % 2]);

@@ -90,6 +90,8 @@ class GroupSpan {
     std::array<uint64_t, 2> numbers = {};  // of the collectives that they are for
     std::array<GroupHeader, 2> headers = {};
     std::array<std::span<const std::byte>, 2> payloads = {};
+    // The last collective whose message the port's thread has read.
+    std::unique_ptr<std::atomic<uint64_t>> taken = std::make_unique<std::atomic<uint64_t>>(0);
   };
 
   // A rank of another host with which this one has a connection, and what goes over it.
@@ -108,7 +110,7 @@ class GroupSpan {
   absl::Status Put(uint64_t number, int to, size_t offset, std::span<const std::byte> bytes);
   // Of this rank's own window, on all other hosts.
   absl::Status Give(uint64_t number, size_t offset, std::span<const std::byte> bytes);
-  // The messages of the collective are complete: wake the port.
+  // The messages of the collective are complete: wake the port. Nothing once the group is over.
   void Announce(const Announcement& announcement);
   bool here(int rank) const { return host_of_[static_cast<size_t>(rank)] < 0; }
 
@@ -130,7 +132,8 @@ class GroupSpan {
   GroupSpan(GroupSpanOptions options, std::shared_ptr<GroupSeat> seat);
   std::vector<int> LayHosts();
   absl::Status LayPeers(const std::vector<int>& local);
-  WriteBatch& Batch(Host& host, uint64_t number);
+  // The batch of the collective; null once the group is over.
+  WriteBatch* Batch(Host& host, uint64_t number);
   absl::Status ApplyWrite(const GroupHeader& header, const WindowWrite& write,
                           std::span<const std::byte> bytes);
 

@@ -117,7 +117,7 @@ absl::Status HostGroup::Join(absl::Time deadline) {
 }
 
 // Nothing is written any more once the group is over: a slow rank may still read what lies there.
-absl::Status HostGroup::CheckLive() const {
+absl::Status HostGroup::Live() const {
   return seat_->over() ? seat_->AbortedStatus(number_ + 1) : absl::OkStatus();
 }
 
@@ -181,7 +181,7 @@ absl::Status HostGroup::AllGather(std::span<const GatherPart> parts, absl::Time 
     return absl::InvalidArgumentError(Concat(seat_->Name(number_ + 1), ": a gather of ", end,
                                              " bytes, at most ", options_.capacity));
   }
-  SKEIN_RETURN_IF_ERROR(CheckLive());
+  SKEIN_RETURN_IF_ERROR(Live());
   std::byte* own = memory().window(options_.rank, number_ + 1);
   for (size_t i = 0; i < parts.size(); ++i) {
     std::copy(parts[i].mine.begin(), parts[i].mine.end(), own + begin[i]);
@@ -209,7 +209,7 @@ absl::Status HostGroup::Put(int to, size_t offset, std::span<const std::byte> by
                                              " bytes put at ", offset, ", at most up to ",
                                              options_.capacity));
   }
-  SKEIN_RETURN_IF_ERROR(CheckLive());
+  SKEIN_RETURN_IF_ERROR(Live());
   if (!here(to)) {
     const absl::Status put = span_->Put(number_ + 1, to, offset, bytes);
     if (put.ok()) return put;
@@ -225,7 +225,7 @@ absl::Status HostGroup::Collect(std::span<std::byte> mine, absl::Time deadline) 
     return absl::InvalidArgumentError(Concat(seat_->Name(number_ + 1), ": ", mine.size(),
                                              " bytes collected, at most ", options_.capacity));
   }
-  SKEIN_RETURN_IF_ERROR(CheckLive());
+  SKEIN_RETURN_IF_ERROR(Live());
   Announcement call;
   call.kind = CollectiveKind::kCollect;
   call.each[0] = mine.size();

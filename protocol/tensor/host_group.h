@@ -47,6 +47,7 @@ class HostGroup final : public CollectiveGroup {
   absl::Status AllGather(std::span<const GatherPart> parts, absl::Time deadline) override;
   absl::Status Put(int to, size_t offset, std::span<const std::byte> bytes) override;
   absl::Status Collect(std::span<std::byte> mine, absl::Time deadline) override;
+  absl::Status Live() const override;
   void Abort(std::string_view reason) override;
 
  private:
@@ -59,7 +60,6 @@ class HostGroup final : public CollectiveGroup {
   absl::Status Meet(Announcement mine, absl::Time deadline);
   absl::Status AwaitRank(int rank, absl::Time deadline);
   absl::Status CheckSame(const Announcement& mine) const;
-  absl::Status CheckLive() const;
 
   const HostGroupOptions options_;
   const std::shared_ptr<GroupSeat> seat_;

@@ -324,6 +324,7 @@ void UcxGroupPort::Core::SendAnnounced(Link& link) {
     const GroupSpan::Host& host = *link.peer->host;
     const absl::Status sent =
         port->Send(link, {std::as_bytes(std::span(&host.headers[turn], 1)), host.payloads[turn]});
+    host.taken->store(link.sent, std::memory_order_release);
     if (!sent.ok()) link.broken = sent;
   }
 }

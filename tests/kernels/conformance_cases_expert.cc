@@ -51,6 +51,20 @@ Instance MoeLayoutCall(const Rows& rows, int chosen) {
   return call.Finish<MoeLayout>({kExperts, chosen, static_cast<int>(rows.size())}, args);
 }
 
+Instance MapExpertsCall(const Rows& rows, bool numbered) {
+  CallBuilder call(rows);
+  MapExperts::Args args;
+  args.index = call.InBy(DType::kI32, {kChosen}, ExpertOf);
+  args.table = call.SharedBy(DType::kI32, {kExperts}, [](int64_t e) {
+    return e % 3 == 1 ? -1.0 : static_cast<double>(e / 3);
+  });
+  args.to = numbered ? call.WholeOut("to", DType::kI32, {rows.size(), kChosen})
+                     : call.Out("to", DType::kI32, {kChosen}, Tolerance::kBits);
+  args.stride = numbered ? 100 : 1;
+  args.numbered = numbered;
+  return call.Finish<MapExperts>({kExperts, kChosen}, args);
+}
+
 // Assignment i is row i, of expert 2 * (place in sorted order / 4): experts are consecutive and
 // every second one is empty. The expert depends on the id, so ids are grouped by it first.
 Instance ExpertLinearCall(const Rows& rows, WeightFormat format, bool with_source, int n = 37,
@@ -163,6 +177,10 @@ void AddExpertCases(std::vector<Case>& cases) {
                    [](const Rows& rows) { return MoeGateCall(rows, true, 709, 8); }, true, true});
   cases.push_back({OpId::kMoeLayout, "with gaps",
                    [](const Rows& rows) { return MoeLayoutCall(rows, kChosen); }, false});
+  cases.push_back(
+      {OpId::kMapExperts, "alone", [](const Rows& rows) { return MapExpertsCall(rows, false); }});
+  cases.push_back({OpId::kMapExperts, "numbered",
+                   [](const Rows& rows) { return MapExpertsCall(rows, true); }, false});
   // More than a warp's worth for each of 32 warps.
   cases.push_back(
       {OpId::kMoeLayout, "many", [](const Rows& rows) { return MoeLayoutCall(rows, 20); }, false});

@@ -13,6 +13,7 @@
 #include "kernels/reference/register.h"
 #include "protocol/tensor/host_group.h"
 #include "tests/worker/rank_meeting.h"
+#include "tests/worker/split_device.h"
 #include "worker/step_executor.h"
 
 namespace skein::tests {
@@ -26,7 +27,9 @@ struct RankSetup {
   int num_blocks = 48;
   int num_checkpoints = 2;
   int max_model_len = 384;
-  int max_drafts = 5;  // 0: no draft head
+  int max_drafts = 5;   // 0: no draft head
+  bool split = false;   // ranks have devices with memory of their own, which exchange like GPUs
+  bool record = false;  // decode steps are recorded
 };
 
 inline std::unique_ptr<worker::LoadedModel> LoadPart(const RankSetup& setup,
@@ -50,6 +53,13 @@ inline std::unique_ptr<worker::LoadedModel> LoadPart(const RankSetup& setup,
   options.num_checkpoints = setup.num_checkpoints;
   options.max_draft_requests = setup.max_drafts > 0 ? setup.num_slots : 0;
   options.shard = shard;
+  options.record_steps = setup.record;
+  if (setup.split) {
+    options.device = std::make_shared<SplitDevice>(size_t{1} << 32);
+    auto nccl = protocol::NcclLibrary::Open(SKEIN_FAKE_NCCL);
+    EXPECT_TRUE(nccl.ok()) << nccl.status();
+    options.nccl = *std::move(nccl);
+  }
   auto loaded = worker::LoadedModel::Load(*registry,
                                           kernels::KernelManifest::Uniform(setup.backend), options);
   EXPECT_TRUE(loaded.ok()) << loaded.status();
@@ -61,7 +71,9 @@ class RankGroup {
   explicit RankGroup(const RankSetup& setup) : setup_(setup) {
     for (int rank = 0; rank < setup.ranks; ++rank) {
       parts_.push_back(LoadPart(setup, {rank, setup.ranks}));
-      wholes_.push_back(LoadPart(setup, {}));
+      RankSetup whole = setup;
+      whole.split = whole.record = false;
+      wholes_.push_back(LoadPart(whole, {}));
     }
     Meet();
   }

@@ -4,6 +4,7 @@
 #include "tests/worker/rank_group.h"
 
 #include <functional>
+#include <tuple>
 
 #include <gmock/gmock.h>
 
@@ -75,11 +76,13 @@ Owned OwnedStream(uint32_t seed, size_t rank, uint32_t slot, float temperature,
   return one;
 }
 
-class RankGroupTest : public ::testing::TestWithParam<int> {
+// Ranks, whether they exchange like GPUs, and whether decode steps are recorded.
+using GroupForm = std::tuple<int, bool, bool>;
+class RankGroupTest : public ::testing::TestWithParam<GroupForm> {
  protected:
   static RankSetup Ranks() {
     RankSetup setup;
-    setup.ranks = GetParam();
+    std::tie(setup.ranks, setup.split, setup.record) = GetParam();
     return setup;
   }
 };
@@ -172,7 +175,11 @@ TEST_P(RankGroupTest, APrefixHitIsThatOfTheWholeModel) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, RankGroupTest, ::testing::Values(1, 2, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, RankGroupTest,
+                         ::testing::Values(GroupForm{1, false, false}, GroupForm{2, false, false},
+                                           GroupForm{4, false, false}, GroupForm{2, false, true},
+                                           GroupForm{2, true, false}, GroupForm{3, true, true},
+                                           GroupForm{4, true, true}));
 
 // Three ranks share 16 experts and 12 columns unevenly and evenly.
 TEST(RankGroup, ThreeRanksAreThoseOfTheWholeModel) {
@@ -192,15 +199,18 @@ TEST(RankGroup, RowsOfAllRanksAreTakenInParts) {
   setup.ranks = 4;
   setup.max_rows = 40;
   setup.max_drafts = 5;
-  RankGroup group(setup);
-  std::vector<Owned> owned;
-  for (uint32_t i = 0; i < 4; ++i) {
-    owned.push_back(OwnedStream(40 + i, i, 0, 0.0F, {VerificationMode::kGreedy, 4}));
-    owned.back().stream.tokens = RandomPrompt(40 + i, 37 + i);
-    owned.back().stream.wanted = 4;
-    owned.back().chunk = 40 - i;
+  for (const bool split : {false, true}) {
+    setup.split = split;
+    RankGroup group(setup);
+    std::vector<Owned> owned;
+    for (uint32_t i = 0; i < 4; ++i) {
+      owned.push_back(OwnedStream(40 + i, i, 0, 0.0F, {VerificationMode::kGreedy, 4}));
+      owned.back().stream.tokens = RandomPrompt(40 + i, 37 + i);
+      owned.back().stream.wanted = 4;
+      owned.back().chunk = 40 - i;
+    }
+    RunOwned(group, owned);
   }
-  RunOwned(group, owned);
 }
 
 // Every rank brings as many rows as it may, and all of them are alike: the same n-grams, whose

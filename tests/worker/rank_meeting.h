@@ -49,7 +49,9 @@ inline std::vector<std::unique_ptr<protocol::HostGroup>> MeetRanks(
                                               .capacity = exchange->capacity()});
     ASSERT_TRUE(group.ok()) << group.status();
     ASSERT_TRUE((*group)->Join(protocol::MonotonicNow() + absl::Seconds(30)).ok());
-    exchange->SetGroup(group->get());
+    const absl::Status entered = parts[rank]->EnterGroup(
+        **group, "group 0 epoch 1", protocol::MonotonicNow() + absl::Seconds(30));
+    ASSERT_TRUE(entered.ok()) << entered;
     exchange->SetDeadline(absl::InfiniteFuture());
     groups[rank] = *std::move(group);
   });

@@ -38,6 +38,9 @@ class SplitDevice : public kernels::Device {
     ++copies_;
     return host_.CopyOut(to_host, from, bytes);
   }
+  absl::Status Move(void* to, const void* from, size_t bytes) override {
+    return host_.Move(to, from, bytes);
+  }
   absl::Status Wait() override { return absl::OkStatus(); }
   bool is_host() const override { return false; }
   uint64_t num_launches() const override { return copies_; }

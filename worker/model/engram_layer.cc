@@ -1,6 +1,10 @@
 #include "worker/model/engram_layer.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
 
 #include "protocol/base/status_macros.h"
 
@@ -49,7 +53,29 @@ EngramLayer::EngramLayer(const EngramWeights& weights, int index, const ModelSpe
   const int64_t all = int64_t{shard.num_ranks} * max_rows;
   all_ngram_ = arena.Allocate(DType::kI32, {all, engram.ngram});
   all_rows_ = arena.Allocate(DType::kI32, {all, engram.columns()});
-  looked_up_ = arena.Allocate(numerics.act, {all, int64_t{columns_.count()} * engram.head_dim});
+  const int own = columns_.count() * engram.head_dim;
+  looked_up_ = arena.Allocate(numerics.act, {all, own});
+  if (!exchange->on_device()) return;
+  std::vector<int32_t> numbers(static_cast<size_t>(max_rows));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  in_order_ = arena.Constant<int32_t>(DType::kI32, {max_rows}, std::span<const int32_t>(numbers));
+  found_ = arena.Allocate(numerics.act, {all, own});
+  sort_ = kernels.Add<kernels::GatherRows>(
+      {.channels = own, .table_dtype = numerics.act, .y_dtype = numerics.act});
+}
+
+absl::Status EngramLayer::BringHome(int64_t each) const {
+  RankExchange& ranks = *exchange_;
+  const int64_t all = ranks.size() * each;
+  SKEIN_RETURN_IF_ERROR(ranks.SendHome(Rows(looked_up_, all), Rows(found_, all)));
+  const int64_t own = looked_up_.dim(1);
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const int64_t begin = ranks.joined() ? rank * own : int64_t{columns_.begin} * head_dim_;
+    SKEIN_RETURN_IF_ERROR(sort_({.table = RowsFrom(found_, rank * each, each),
+                                 .index = Rows(in_order_, each),
+                                 .y = Columns(Rows(gathered_, each), begin, own)}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status EngramLayer::Prepare() {
@@ -85,6 +111,7 @@ absl::Status EngramLayer::LookSharded(const TensorView& ngram) const {
                .scale = weights_.scale,
                .rows = Columns(Rows(all_rows_, all), columns_.begin, columns_.count()),
                .y = Rows(looked_up_, all)}));
+  if (ranks.on_device()) return BringHome(each);
   const size_t bytes =
       static_cast<size_t>(looked_up_.dim(1)) * kernels::DTypeBytes(looked_up_.dtype);
   const size_t row_bytes =

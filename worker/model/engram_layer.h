@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/ops/engram.h"
+#include "kernels/ops/kv_cache.h"
 #include "worker/model/activations.h"
 #include "worker/model/kernel_set.h"
 #include "worker/model/linear.h"
@@ -37,6 +38,8 @@ class EngramLayer {
   absl::Status Look(const kernels::TensorView& ngram) const;
   // The same in a group: each owner hashes the n-grams of all ranks and looks up its own columns.
   absl::Status LookSharded(const kernels::TensorView& ngram) const;
+  // Brings what was looked up to the rows it is for, on a GPU.
+  absl::Status BringHome(int64_t each) const;
 
   const EngramWeights& weights_;
   RankExchange* const exchange_;
@@ -47,10 +50,13 @@ class EngramLayer {
   kernels::TensorView rows_, gathered_, kv_, fused_;
   // Of a group, R = ranks * T: [R, n], [R, columns of all ranks], [R, own columns * head_dim].
   kernels::TensorView all_ngram_, all_rows_, looked_up_;
+  // Of a group on a GPU: looked up for this rank, as looked_up_; the numbers from 0 to T.
+  kernels::TensorView found_, in_order_;
   ActivationQuantiser quantise_;
   LinearLayer wkv_;
   Kernel<kernels::EngramHash> hash_;
   Kernel<kernels::EngramGather> gather_;
+  Kernel<kernels::GatherRows> sort_;
   Kernel<kernels::EngramFusedWeight> fuse_;
   Kernel<kernels::EngramGate> gate_;
 };

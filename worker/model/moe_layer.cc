@@ -1,6 +1,9 @@
 #include "worker/model/moe_layer.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 #include "protocol/base/status_macros.h"
 
@@ -37,6 +40,9 @@ MoeScratch::MoeScratch(const ModelSpec& spec, const Numerics& numerics, int max_
   all_index = arena.Allocate(DType::kI32, {all, k});
   all_weight = arena.Allocate(numerics.wide, {all, k});
   local_index = arena.Allocate(DType::kI32, {max_rows, k});
+  if (!exchange->on_device()) return;
+  for_ranks = arena.Allocate(numerics.act, {all * k, spec.hidden});
+  from_ranks = arena.Allocate(numerics.act, {all * k, spec.hidden});
 }
 
 MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const ModelSpec& spec,
@@ -80,6 +86,24 @@ MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const Model
       {.channels = spec.expert_inner, .dtype = numerics.act, .wide = numerics.wide});
   combine_ =
       kernels.Add<kernels::MoeCombine>({.channels = spec.hidden, .k = k_, .dtype = numerics.act});
+  if (scratch.exchange == nullptr) return;
+  const int ranks = scratch.exchange->shard().num_ranks;
+  std::vector<int32_t> local, home;
+  for (int rank = 0; rank < ranks; ++rank) {
+    home.resize(static_cast<size_t>(Shard{rank, ranks}.Of(num_experts_).end), rank);
+  }
+  for (int e = 0; e < num_experts_; ++e) {
+    local.push_back(e >= owned_.begin && e < owned_.end ? e - owned_.begin : -1);
+  }
+  const std::vector<int32_t> nobody(local.size(), -1);
+  using Values = std::span<const int32_t>;
+  local_ = arena.Constant<int32_t>(DType::kI32, {num_experts_}, Values(local));
+  home_ = arena.Constant<int32_t>(DType::kI32, {num_experts_}, Values(home));
+  nobody_ = arena.Constant<int32_t>(DType::kI32, {num_experts_}, Values(nobody));
+  map_ = kernels.Add<kernels::MapExperts>({.num_experts = num_experts_, .k = k_});
+  if (!scratch.exchange->on_device()) return;
+  lay_out_ = kernels.Add<kernels::GatherRows>(
+      {.channels = spec.hidden, .table_dtype = numerics.act, .y_dtype = numerics.act});
 }
 
 TensorView MoeLayer::experts(int rows) const { return Reshape(scratch_.index, {rows, k_}); }
@@ -145,8 +169,10 @@ absl::Status MoeLayer::RunSharded(const LinearInput& in, int rows) const {
   const int64_t each = ranks.rows();
   const int64_t all = ranks.size() * each;
   // Rows that this rank does not have choose no expert.
-  std::fill(experts(0).as<int32_t>() + int64_t{rows} * k_, experts(0).as<int32_t>() + each * k_,
-            -1);
+  if (rows < each) {
+    const TensorView nobodys = RowsFrom(experts(static_cast<int>(each)), rows, each - rows);
+    SKEIN_RETURN_IF_ERROR(map_({.index = nobodys, .table = nobody_, .to = nobodys}));
+  }
   const DType x_dtype = codes_ ? DType::kE4m3 : scratch_.all_x.dtype;
   const int64_t width = weights_.gate.k;
   const TensorView x = kernels::MakeView(scratch_.all_x.data, x_dtype, {all, width});
@@ -162,27 +188,47 @@ absl::Status MoeLayer::RunSharded(const LinearInput& in, int rows) const {
     SKEIN_RETURN_IF_ERROR(RunOwned(RowsFrom(x, first, count),
                                    codes_ ? RowsFrom(scale, first, count) : TensorView{}, first));
   }
+  const TensorView place = Reshape(scratch_.place, {rows, k_});
+  if (ranks.on_device()) {
+    SKEIN_RETURN_IF_ERROR(
+        ranks.SendHome(Rows(scratch_.for_ranks, all * k_), Rows(scratch_.from_ranks, all * k_)));
+    return map_({.index = experts(rows),
+                 .table = ranks.joined() ? home_ : local_,
+                 .to = place,
+                 .stride = ranks.joined() ? static_cast<int>(each) * k_ : 0,
+                 .numbered = true});
+  }
   if (!ranks.joined()) return absl::OkStatus();
   SKEIN_RETURN_IF_ERROR(ranks.Collect(Rows(scratch_.routed, each * k_)));
-  int32_t* place = scratch_.place.as<int32_t>();
-  for (int32_t i = 0; i < rows * k_; ++i) place[i] = i;
+  for (int32_t i = 0; i < rows * k_; ++i) place.as<int32_t>()[i] = i;
   return absl::OkStatus();
 }
 
 absl::Status MoeLayer::RunOwned(const TensorView& x, const TensorView& scale, int64_t first) const {
-  RankExchange& ranks = *scratch_.exchange;
   const int64_t rows = x.dim(0);
-  const int32_t* index = scratch_.all_index.as<int32_t>() + first * k_;
   const TensorView local = Reshape(scratch_.local_index, {rows, k_});
-  std::transform(index, index + rows * k_, local.as<int32_t>(), [this](int32_t expert) {
-    return expert >= owned_.begin && expert < owned_.end ? expert - owned_.begin : -1;
-  });
+  const TensorView index = Reshape(scratch_.all_index, {first + rows, k_});
+  SKEIN_RETURN_IF_ERROR(
+      map_({.index = RowsFrom(index, first, rows), .table = local_, .to = local}));
   SKEIN_RETURN_IF_ERROR(Lay(local));
-  const int64_t places = scratch_.offset.as<int32_t>()[owned_.count()];
+  // A host knows how many there are; a GPU leaves alone what nobody has.
+  const int64_t places =
+      scratch_.exchange->on_device() ? rows * k_ : scratch_.offset.as<int32_t>()[owned_.count()];
   if (places == 0) return absl::OkStatus();
   const TensorView weight =
       RowsFrom(Reshape(scratch_.all_weight, {scratch_.all_weight.size()}), first * k_, rows * k_);
   SKEIN_RETURN_IF_ERROR(Products(x, scale, weight, places));
+  return PutHome(first, places);
+}
+
+// The products of the rows of all ranks from `first` on, on their way home.
+absl::Status MoeLayer::PutHome(int64_t first, int64_t places) const {
+  RankExchange& ranks = *scratch_.exchange;
+  if (ranks.on_device()) {
+    return lay_out_({.table = Rows(scratch_.routed, places),
+                     .index = Rows(Reshape(scratch_.place, {scratch_.place.size()}), places),
+                     .y = RowsFrom(scratch_.for_ranks, first * k_, places)});
+  }
   if (!ranks.joined()) return absl::OkStatus();
   const int32_t* assignment = scratch_.assignment.as<int32_t>();
   const int64_t each = int64_t{ranks.rows()} * k_;  // places of one rank
@@ -223,7 +269,12 @@ absl::Status MoeLayer::Run(const TensorView& x, const TensorView& y) const {
   SKEIN_RETURN_IF_ERROR(sharded ? RunSharded(in, rows) : RunRouted(in, rows));
   if (rows == 0) return absl::OkStatus();
   SKEIN_RETURN_IF_ERROR(RunShared(in, rows));
-  return combine_({.routed = Rows(scratch_.routed, int64_t{rows} * k_),
+  const bool from_ranks = sharded && scratch_.exchange->on_device();
+  const int64_t places =
+      (from_ranks ? scratch_.exchange->size() * int64_t{scratch_.exchange->rows()}
+                  : int64_t{rows}) *
+      k_;
+  return combine_({.routed = Rows(from_ranks ? scratch_.from_ranks : scratch_.routed, places),
                    .place = Reshape(scratch_.place, {rows, k_}),
                    .shared = Rows(scratch_.shared, rows),
                    .y = y});

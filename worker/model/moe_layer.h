@@ -3,6 +3,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "kernels/ops/kv_cache.h"
 #include "kernels/ops/moe.h"
 #include "worker/model/activations.h"
 #include "worker/model/kernel_set.h"
@@ -29,6 +30,8 @@ struct MoeScratch {
   kernels::TensorView all_x, all_scale;       // [R, D] codes or activations, [R, D/32]
   kernels::TensorView all_index, all_weight;  // [R, k]
   kernels::TensorView local_index;            // [T, k]: experts counted from the first of the shard
+  // Of a group on a GPU: products for the rows of all ranks, and all ranks' for this one's.
+  kernels::TensorView for_ranks, from_ranks;  // [R*k, D]
 };
 
 class MoeLayer {
@@ -54,6 +57,7 @@ class MoeLayer {
   // This rank's experts on rows of all ranks, of which x [n, D] begins at row `first`.
   absl::Status RunOwned(const kernels::TensorView& x, const kernels::TensorView& scale,
                         int64_t first) const;
+  absl::Status PutHome(int64_t first, int64_t places) const;
   // The experts on the first `places` places of the layout; weight [T*k].
   absl::Status Products(const kernels::TensorView& x, const kernels::TensorView& scale,
                         const kernels::TensorView& weight, int64_t places) const;
@@ -63,6 +67,8 @@ class MoeLayer {
   MoeScratch& scratch_;
   int num_experts_;
   ShardRange owned_;  // experts of this rank
+  // Of a group, [E]: an expert's number on this rank or -1; its rank; -1 for all.
+  kernels::TensorView local_, home_, nobody_;
   int max_rows_;
   int k_;
   float gate_temp_, route_scale_, limit_;
@@ -75,6 +81,8 @@ class MoeLayer {
   Kernel<kernels::ExpertLinear> up_, down_;
   Kernel<kernels::SwiGlu> activate_;
   Kernel<kernels::MoeCombine> combine_;
+  Kernel<kernels::MapExperts> map_;
+  Kernel<kernels::GatherRows> lay_out_;
 };
 
 }  // namespace skein::worker

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
+#include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/status_macros.h"
+#include "protocol/base/strings.h"
 
 namespace skein::worker {
 
@@ -33,10 +37,26 @@ absl::Status RankExchange::Gather(std::initializer_list<Gathered> arrays) {
     part.mine = array.mine.absent() ? std::span<const std::byte>{} : SpanOf(array.mine);
     part.all = SpanOf(array.all);
     part.each = part.all.size() / ranks;
-    if (group_ == nullptr) std::copy(part.mine.begin(), part.mine.end(), part.all.begin());
+    if (group_ == nullptr && !on_device())
+      std::copy(part.mine.begin(), part.mine.end(), part.all.begin());
   }
+  if (on_device()) return GatherOnDevice({parts.data(), count});
   if (group_ == nullptr) return absl::OkStatus();
   return group_->AllGather({parts.data(), count}, deadline_);
+}
+
+// Whoever has fewer rows sends what lies behind them in its place of `all`.
+absl::Status RankExchange::GatherOnDevice(std::span<const protocol::GatherPart> parts) {
+  std::array<protocol::NcclGroup::Part, protocol::kGatherPartsMax> queued;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const protocol::GatherPart& part = parts[i];
+    std::byte* own = part.all.data() + static_cast<size_t>(rank()) * part.each;
+    const bool whole = part.mine.size() == part.each && nccl_ != nullptr;
+    if (!whole) SKEIN_RETURN_IF_ERROR(device_.Move(own, part.mine.data(), part.mine.size()));
+    queued[i] = {whole ? part.mine.data() : own, part.all.data(), part.each};
+  }
+  return nccl_ == nullptr ? absl::OkStatus()
+                          : nccl_->AllGather({queued.data(), parts.size()}, device_.queue());
 }
 
 absl::Status RankExchange::GatherValue(std::span<const std::byte> mine, std::span<std::byte> all) {
@@ -50,6 +70,72 @@ absl::Status RankExchange::Put(int to, size_t offset, std::span<const std::byte>
 
 absl::Status RankExchange::Collect(const TensorView& mine) {
   return group_->Collect(SpanOf(mine), deadline_);
+}
+
+absl::Status RankExchange::SendHome(const TensorView& rows, const TensorView& home) {
+  const std::span<std::byte> from = SpanOf(rows);
+  const std::span<std::byte> to = SpanOf(home);
+  if (nccl_ == nullptr) return device_.Move(to.data(), from.data(), from.size());
+  return nccl_->AllToAll(from.data(), to.data(), from.size() / static_cast<size_t>(size()),
+                         device_.queue());
+}
+
+absl::Status RankExchange::Enter(protocol::CollectiveGroup& group, const std::string& label,
+                                 absl::Time deadline) {
+  group_ = &group;
+  deadline_ = deadline;
+  if (!on_device()) return absl::OkStatus();
+  const absl::Status status = MeetOnDevice(label, deadline);
+  if (status.ok()) return status;
+  group.Abort(protocol::StatusText(status));
+  Leave();
+  return status;
+}
+
+absl::Status RankExchange::MeetOnDevice(const std::string& label, absl::Time deadline) {
+  protocol::NcclId id{};
+  std::vector<protocol::NcclId> all(static_cast<size_t>(size()));
+  if (rank() == 0) {
+    SKEIN_ASSIGN_OR_RETURN(id, library_->MakeId());
+  }
+  SKEIN_RETURN_IF_ERROR(
+      GatherValue(std::as_bytes(std::span(&id, 1)), std::as_writable_bytes(std::span(all))));
+  SKEIN_RETURN_IF_ERROR(device_.Wait());  // it is the current device of this thread from now on
+  nccl_ = std::make_unique<protocol::NcclGroup>(library_, rank(), size(), label);
+  SKEIN_RETURN_IF_ERROR(nccl_->Join(all[0], deadline, [this] { return group_->Live(); }));
+  device_.SetWatch([this] { return Watch(); });
+  return Connect();
+}
+
+absl::Status RankExchange::Connect() {
+  constexpr size_t kEach = 256;
+  const size_t bytes = kEach * static_cast<size_t>(size());
+  SKEIN_ASSIGN_OR_RETURN(void* memory, device_.Allocate(2 * bytes));
+  auto* from = static_cast<std::byte*>(memory);
+  const protocol::NcclGroup::Part part{from, from + bytes, kEach};
+  absl::Status status = nccl_->AllGather({&part, 1}, device_.queue());
+  if (status.ok()) status = nccl_->AllToAll(from, from + bytes, kEach, device_.queue());
+  const absl::Status waited = device_.Wait();
+  device_.Free(memory);
+  return status.ok() ? waited : status;
+}
+
+void RankExchange::Leave() {
+  device_.SetWatch(nullptr);
+  nccl_.reset();
+  group_ = nullptr;
+}
+
+absl::Status RankExchange::Watch() {
+  absl::Status status = group_->Live();
+  if (status.ok()) status = nccl_->Check();
+  if (status.ok() && protocol::MonotonicNow() > deadline_) {
+    status = absl::DeadlineExceededError("an exchange of the step did not end: a rank is late");
+  }
+  if (status.ok()) return status;
+  group_->Abort(protocol::StatusText(status));
+  nccl_->Abort();
+  return status;
 }
 
 size_t ExchangeBytes(const ModelSpec& spec, const Numerics& numerics, int max_rows) {

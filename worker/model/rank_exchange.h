@@ -1,18 +1,24 @@
-// The door of the layers to the other ranks of their group, for kernels that work on memory of the
-// host: arrays of all ranks side by side, and rows that go to the rank they belong to. Without a
-// group, in the step of the start, this rank is the only one there. Borrows the group of the epoch.
-// Thread: the device thread.
+// The door of the layers to the other ranks of their group: arrays of all ranks side by side, and
+// rows that go to the rank they belong to. Kernels that work on the host's memory exchange through
+// the group itself; those of a GPU through NCCL, queued like kernels, while the group says who is
+// there. Without a group, in the step of the start, this rank is the only one there. Borrows the
+// groups of the epoch. Thread: the device thread.
 #pragma once
 
 #include <cstddef>
 #include <initializer_list>
+#include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "kernels/device.h"
 #include "kernels/tensor_view.h"
 #include "protocol/tensor/collective_group.h"
+#include "protocol/tensor/nccl_group.h"
 #include "worker/model/activations.h"
 #include "worker/model/model_spec.h"
 #include "worker/model/shard.h"
@@ -21,15 +27,27 @@ namespace skein::worker {
 
 class RankExchange {
  public:
-  // `capacity`: ExchangeBytes of the model.
-  RankExchange(const Shard& shard, size_t capacity) : shard_(shard), capacity_(capacity) {}
+  // `capacity`: ExchangeBytes of the model. The device outlives the exchange. `nccl`: for a GPU.
+  RankExchange(const Shard& shard, size_t capacity, kernels::Device& device,
+               std::shared_ptr<const protocol::NcclLibrary> nccl)
+      : shard_(shard), capacity_(capacity), device_(device), library_(std::move(nccl)) {}
+  ~RankExchange() { Leave(); }
+  RankExchange(const RankExchange&) = delete;
+  RankExchange& operator=(const RankExchange&) = delete;
 
   const Shard& shard() const { return shard_; }
   // What a rank gives or takes at most in one collective, in bytes.
   size_t capacity() const { return capacity_; }
 
-  // The group of the epoch, joined, or null: no epoch. It outlives its use here.
-  void SetGroup(protocol::CollectiveGroup* group) { group_ = group; }
+  // Whether arrays are exchanged by SendHome, not by Put and Collect.
+  bool on_device() const { return !device_.is_host(); }
+
+  // Enters the group of the epoch, which this rank has joined and which outlives the stay; on a GPU
+  // the ranks make a communicator of NCCL, too. `label`: of the group, in errors.
+  absl::Status Enter(protocol::CollectiveGroup& group, const std::string& label,
+                     absl::Time deadline);
+  // What was recorded in the epoch is gone before.
+  void Leave();
   bool joined() const { return group_ != nullptr; }
   // When the collectives of the running step must be over.
   void SetDeadline(absl::Time deadline) { deadline_ = deadline; }
@@ -56,11 +74,24 @@ class RankExchange {
   absl::Status Put(int to, size_t offset, std::span<const std::byte> bytes);
   // Takes what all ranks put for this one into dense `mine`. Only with a group.
   absl::Status Collect(const kernels::TensorView& mine);
+  // For kernels of a GPU: both [size() * n, ...] dense; rows from r * n on of `rows` go to rank r,
+  // and those that it sent here lie from r * n on of `home`.
+  absl::Status SendHome(const kernels::TensorView& rows, const kernels::TensorView& home);
 
  private:
+  absl::Status GatherOnDevice(std::span<const protocol::GatherPart> parts);
+  absl::Status MeetOnDevice(const std::string& label, absl::Time deadline);
+  // Both kinds of exchange once: what NCCL makes on the way cannot be made in a recording.
+  absl::Status Connect();
+  // Ends the collectives that are queued once a rank is gone or late.
+  absl::Status Watch();
+
   const Shard shard_;
   const size_t capacity_;
+  kernels::Device& device_;
   protocol::CollectiveGroup* group_ = nullptr;
+  const std::shared_ptr<const protocol::NcclLibrary> library_;
+  std::unique_ptr<protocol::NcclGroup> nccl_;
   absl::Time deadline_ = absl::InfinitePast();
   int rows_ = 0;
 };

@@ -1,6 +1,7 @@
-// A library with NCCL's functions for ranks that are threads of one process and memory that is the
-// host's: what a group of calls queues is exchanged before it ends. Who ends a communicator ends it
-// for all. Only what NcclLibrary looks up.
+// A library with NCCL's functions for ranks that are threads of one process and memory of the host
+// or, built with CUDA, of one GPU: what a group of calls queues is exchanged before it ends, so it
+// cannot be recorded by a GPU. Who ends a communicator ends it for all. Only what NcclLibrary looks
+// up.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -11,7 +12,21 @@
 #include <thread>
 #include <vector>
 
+#ifdef SKEIN_FAKE_NCCL_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
 namespace {
+
+#ifdef SKEIN_FAKE_NCCL_CUDA
+void Copy(void* to, const void* from, size_t bytes) {
+  cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+}
+void Finish(void* stream) { cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); }
+#else
+void Copy(void* to, const void* from, size_t bytes) { std::memmove(to, from, bytes); }
+void Finish(void*) {}
+#endif
 
 constexpr int kSuccess = 0;
 constexpr int kRemoteError = 6;
@@ -58,6 +73,7 @@ struct Communicator {
   int rank = 0;
   uint64_t meetings = 0;
   Calls calls;
+  void* stream = nullptr;
 
   // False when the communicator is over.
   bool Meet() {
@@ -93,7 +109,8 @@ std::shared_ptr<Meeting> MeetingOf(const std::string& name, int size) {
   return found;
 }
 
-void Note(Communicator* communicator) {
+void Note(Communicator* communicator, void* stream) {
+  communicator->stream = stream;
   for (const Communicator* one : queued) {
     if (one == communicator) return;
   }
@@ -108,7 +125,7 @@ bool Take(Communicator& own) {
     for (const Send& send : theirs.sends) {
       if (send.to != own.rank) continue;
       if (send.bytes != receive.bytes) return false;
-      std::memcpy(receive.to, send.from, send.bytes);
+      Copy(receive.to, send.from, send.bytes);
       found = true;
     }
     if (!found) return false;
@@ -119,7 +136,7 @@ bool Take(Communicator& own) {
       const Calls& theirs = *own.meeting->calls[rank];
       if (theirs.gathers.size() <= i || theirs.gathers[i].each != gather.each) return false;
       auto* to = static_cast<char*>(gather.all) + rank * gather.each;
-      std::memmove(to, theirs.gathers[i].mine, gather.each);
+      Copy(to, theirs.gathers[i].mine, gather.each);
     }
   }
   return true;
@@ -127,7 +144,9 @@ bool Take(Communicator& own) {
 
 int Exchange(Communicator& own) {
   own.meeting->calls[static_cast<size_t>(own.rank)] = &own.calls;
+  Finish(own.stream);
   bool good = own.Meet() && Take(own);
+  Finish(nullptr);
   good = own.Meet() && good;
   own.calls = {};
   return good ? kSuccess : kRemoteError;
@@ -168,22 +187,22 @@ int ncclCommAbort(void* communicator) {
   delete own;
   return kSuccess;
 }
-int ncclAllGather(const void* mine, void* all, size_t each, int, void* communicator, void*) {
+int ncclAllGather(const void* mine, void* all, size_t each, int, void* communicator, void* stream) {
   auto* own = static_cast<Communicator*>(communicator);
   own->calls.gathers.push_back({mine, all, each});
-  Note(own);
+  Note(own, stream);
   return kSuccess;
 }
-int ncclSend(const void* from, size_t bytes, int, int to, void* communicator, void*) {
+int ncclSend(const void* from, size_t bytes, int, int to, void* communicator, void* stream) {
   auto* own = static_cast<Communicator*>(communicator);
   own->calls.sends.push_back({to, from, bytes});
-  Note(own);
+  Note(own, stream);
   return kSuccess;
 }
-int ncclRecv(void* to, size_t bytes, int, int from, void* communicator, void*) {
+int ncclRecv(void* to, size_t bytes, int, int from, void* communicator, void* stream) {
   auto* own = static_cast<Communicator*>(communicator);
   own->calls.receives.push_back({from, to, bytes});
-  Note(own);
+  Note(own, stream);
   return kSuccess;
 }
 int ncclGroupStart() { return kSuccess; }

@@ -14,14 +14,21 @@
 #include "protocol/tensor/host_group.h"
 #include "tests/worker/rank_meeting.h"
 #include "tests/worker/split_device.h"
+#include "worker/gpu_backend.h"
 #include "worker/step_executor.h"
 
 namespace skein::tests {
 
+// On which backend the tests of a program run: "sm90", on one GPU, where its main() says so.
+inline std::string& BackendOfRanks() {
+  static std::string backend = "cpu";
+  return backend;
+}
+
 struct RankSetup {
   int ranks = 2;
   std::string model_dir = "deploy/models/tiny-v41";
-  std::string backend = "cpu";
+  std::string backend = BackendOfRanks();
   int max_rows = 256;
   int num_slots = 4;
   int num_blocks = 48;
@@ -38,6 +45,7 @@ inline std::unique_ptr<worker::LoadedModel> LoadPart(const RankSetup& setup,
     auto* made = new kernels::KernelRegistry();
     EXPECT_TRUE(kernels::RegisterReferenceKernels(*made).ok());
     EXPECT_TRUE(kernels::RegisterCpuKernels(*made, kernels::CpuIsa::kAuto).ok());
+    EXPECT_TRUE(worker::RegisterGpuKernels(*made).ok());
     return made;
   }();
   worker::LoadOptions options;
@@ -54,8 +62,13 @@ inline std::unique_ptr<worker::LoadedModel> LoadPart(const RankSetup& setup,
   options.max_draft_requests = setup.max_drafts > 0 ? setup.num_slots : 0;
   options.shard = shard;
   options.record_steps = setup.record;
-  if (setup.split) {
-    options.device = std::make_shared<SplitDevice>(size_t{1} << 32);
+  if (setup.split) options.device = std::make_shared<SplitDevice>(size_t{1} << 32);
+  if (worker::IsGpuBackend(setup.backend)) {
+    auto device = worker::OpenGpu(setup.backend, 0);
+    EXPECT_TRUE(device.ok()) << device.status();
+    options.device = *std::move(device);
+  }
+  if (options.device != nullptr) {
     auto nccl = protocol::NcclLibrary::Open(SKEIN_FAKE_NCCL);
     EXPECT_TRUE(nccl.ok()) << nccl.status();
     options.nccl = *std::move(nccl);
@@ -132,7 +145,10 @@ class RankGroup {
   // The bytes of the first rows of the residual stream after the last layer.
   static std::string Stream(worker::LoadedModel& model, int rows) {
     const kernels::TensorView view = model.model().stream(rows);
-    return {view.as<const char>(), static_cast<size_t>(view.size()) * DTypeBytes(view.dtype)};
+    std::string bytes(static_cast<size_t>(view.size()) * DTypeBytes(view.dtype), ' ');
+    EXPECT_TRUE(model.device().CopyOut(bytes.data(), view.data, bytes.size()).ok());
+    EXPECT_TRUE(model.device().Wait().ok());
+    return bytes;
   }
 
   const RankSetup setup_;

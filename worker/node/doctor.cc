@@ -129,7 +129,7 @@ Feature ProbeNccl(const Host& host) {
   auto* get_version = library->Find<int(int*)>("ncclGetVersion");
   if (get_version == nullptr || get_version(&version) != 0) {
     return Missing("nccl", host.on_gpu(), "the library does not tell its version",
-                   "install libnccl2 2.19 or later");
+                   "install libnccl2 2.18 or later");
   }
   return Ok("nccl", Concat("version ", version));
 }

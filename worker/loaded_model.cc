@@ -18,6 +18,20 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(
   return out;
 }
 
+namespace {
+
+// What a group of ranks needs of the model and the device.
+absl::Status CheckGroup(const LoadOptions& options, const ModelSpec& spec,
+                        const kernels::Device& device) {
+  SKEIN_RETURN_IF_ERROR(CheckShard(options.shard, spec));
+  if (options.shard.whole() || device.is_host() || options.nccl != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("scheduler.expert_parallel_size is ", options.shard.num_ranks,
+                   ": ranks on GPUs exchange over NCCL, which was not opened"));
+}
+
+}  // namespace
+
 absl::Status LoadedModel::EnterGroup(protocol::CollectiveGroup& group, const std::string& label,
                                      absl::Time deadline) {
   SKEIN_RETURN_IF_ERROR(ranks_->Enter(group, label, deadline));
@@ -85,12 +99,7 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
   }
   arena_ = options.device == nullptr ? std::make_unique<Arena>()
                                      : std::make_unique<Arena>(options.device);
-  SKEIN_RETURN_IF_ERROR(CheckShard(options.shard, spec_));
-  if (!options.shard.whole() && !arena_->device().is_host() && options.nccl == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("scheduler.expert_parallel_size is ", options.shard.num_ranks,
-                     ": ranks on GPUs exchange over NCCL, which was not opened"));
-  }
+  SKEIN_RETURN_IF_ERROR(CheckGroup(options, spec_, arena_->device()));
   SKEIN_RETURN_IF_ERROR(LoadWeights(options));
   kernels_ = std::make_unique<KernelSet>(registry, manifest, arena_->device().stream());
   cache_ = std::make_unique<KvCache>(spec_, options.numerics, options.block_tokens,

@@ -3,6 +3,8 @@
 #include <climits>
 #include <thread>
 
+#include <poll.h>
+
 #include "protocol/base/clock.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
@@ -13,10 +15,10 @@ namespace {
 // Values of NCCL's interface.
 constexpr int kSuccess = 0;
 constexpr int kInProgress = 7;
-constexpr int kBytes = 1;         // the type ncclUint8
+constexpr int kBytes = 1;       // the type ncclUint8
 constexpr int kOldest = 21800;  // with the configuration that is used here
 constexpr absl::Duration kConnectTime = absl::Seconds(10);
-constexpr absl::Duration kPause = absl::Microseconds(50);
+constexpr int kLooks = 1000;  // before a pause of a millisecond
 constexpr std::string_view kRemedy = "install libnccl2 2.18 or later";
 
 }  // namespace
@@ -85,13 +87,17 @@ absl::StatusOr<NcclId> NcclLibrary::MakeId() const {
 // Waits until NCCL has done on the host what it began.
 absl::Status NcclGroup::Settle(int result, std::string_view what, absl::Time deadline,
                                const Live& live) {
-  while (result == kInProgress) {
+  for (int looks = 0; result == kInProgress; ++looks) {
     if (live) SKEIN_RETURN_IF_ERROR(live());
     if (MonotonicNow() > deadline) {
       return absl::DeadlineExceededError(
           Concat(label_, ": ", what, ": the other ranks did not come"));
     }
-    std::this_thread::sleep_for(absl::ToChronoMicroseconds(kPause));
+    if (looks < kLooks) {
+      std::this_thread::yield();
+    } else {
+      ::poll(nullptr, 0, 1);
+    }
     const int asked = library_->get_async_error_(communicator_, &result);
     if (asked != kSuccess) result = asked;
   }

@@ -18,6 +18,7 @@ constexpr MetricAlias kNames[] = {
     {"vllm:gpu_prefix_cache_hits_total", "skein_prefix_cache_hits_tokens_total"},
     {"vllm:num_preemptions_total", "skein_preemptions_total"},
     {"vllm:prompt_tokens_total", "skein_prompt_tokens_total"},
+    {"vllm:prompt_tokens_cached_total", "skein_prefix_cache_hits_tokens_total"},
     {"vllm:prompt_tokens_by_source_total", "skein_prompt_tokens_by_source_total"},
     {"vllm:generation_tokens_total", "skein_generation_tokens_total"},
     {"vllm:request_success_total", "skein_requests_total"},

@@ -62,7 +62,7 @@ std::string FailFetch(UcxBlockChannel& channel, Shared& shared, std::vector<Buff
   return left == pieces ? "" : "memory was written after the end of its transfer";
 }
 
-const std::vector<size_t> kLarge(64, 4 << 20);
+const std::vector<size_t> kLarge(64, 1 << 20);
 
 // Some of the large pieces have come.
 bool Begun(const std::vector<Buffer>& pieces) {

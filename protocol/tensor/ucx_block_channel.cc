@@ -313,6 +313,7 @@ void UcxBlockChannel::Core::Answer(Link& link, absl::Time now) {
     reason = Concat(loan.size(), " pieces of ", loan.bytes, " bytes in all are lent, not ",
                     link.asked->number, " of ", link.asked->bytes,
                     ": the caches have different layouts");
+    link.transfer = id;  // which ends when the refusal was heard
     loan.End(absl::FailedPreconditionError(reason));
   } else {
     link.transfer = id;

@@ -480,13 +480,9 @@ int Run(const std::vector<std::string>& arguments) {
   listener = *std::move(metrics);
   auto spec = ModelSpec::Load(config.model.path);
   if (!spec.ok()) return Fail(spec.status(), LoadExitCode(spec.status()));
-  auto options = PlanLoad(config, *spec, device.compute->properties());
+  auto options = PlanLoad(config, *spec, device.compute->properties(), ShardOf(config, index));
   if (!options.ok()) return Fail(options.status(), kExitConfig);
   options->device = device.compute;
-  options->shard = ShardOf(config, index);
-  if (absl::Status status = CheckShard(options->shard, *spec); !status.ok()) {
-    return Fail(status, kExitConfig);
-  }
   if (absl::Status status = OpenNccl(config, *options); !status.ok()) {
     return Fail(status, kExitConfig);
   }

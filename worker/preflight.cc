@@ -35,7 +35,7 @@ struct Room {
 
 // Where the device has memory of its own, the weights go there too.
 absl::StatusOr<Room> FindRoom(const protocol::Config& config, const ModelSpec& spec,
-                              const kernels::DeviceProperties& device) {
+                              const kernels::DeviceProperties& device, const Shard& shard) {
   if (device.memory_bytes == 0) return Room{device.free_bytes, device.free_bytes / kCacheShare};
   const bool made = config.model.load_format == "dummy";
   uint64_t weights = made ? dummy::TotalBytes(spec) : 0;
@@ -51,19 +51,23 @@ absl::StatusOr<Room> FindRoom(const protocol::Config& config, const ModelSpec& s
     return absl::InvalidArgumentError(
         absl::StrCat("model.path ", config.model.path, ": ", error.message()));
   }
+  weights -= std::min(weights, LeftOutBytes(shard, spec));
   const auto share = static_cast<uint64_t>(static_cast<double>(device.memory_bytes) *
                                            config.worker.gpu_memory_utilization);
   if (weights >= share) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "worker.gpu_memory_utilization is ", config.worker.gpu_memory_utilization, ", ",
-        share >> 20, " MiB of the ", device.name, "; the weights in ", config.model.path, " need ",
-        weights >> 20, " MiB; give a larger share, or serve a smaller model"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("worker.gpu_memory_utilization is ", config.worker.gpu_memory_utilization,
+                     ", ", share >> 20, " MiB of the ", device.name, "; the weights in ",
+                     config.model.path, " need ", weights >> 20,
+                     " MiB; give a larger share, more ranks (scheduler.expert_parallel_size), or "
+                     "serve a smaller model"));
   }
   if (weights >= device.free_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the weights in ", config.model.path, " need ", weights >> 20, " MiB, the ", device.name,
         " has ", device.free_bytes >> 20, " of ", device.memory_bytes >> 20,
-        " MiB free; end what else uses it, or serve a smaller model"));
+        " MiB free; end what else uses it, give more ranks (scheduler.expert_parallel_size), or "
+        "serve a smaller model"));
   }
   const uint64_t free = std::min(device.free_bytes, share) - weights;
   return Room{free, free / 4 * 3};
@@ -122,7 +126,8 @@ int UsableProcessors() {
 }
 
 absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const ModelSpec& spec,
-                                     const kernels::DeviceProperties& device) {
+                                     const kernels::DeviceProperties& device, const Shard& shard) {
+  SKEIN_RETURN_IF_ERROR(CheckShard(shard, spec));
   const protocol::SchedulerConfig& scheduler = config.scheduler;
   if (scheduler.block_size % spec.block_multiple() != 0) {
     return absl::InvalidArgumentError(
@@ -135,6 +140,7 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
                      ", the model's config.json allows ", spec.max_position));
   }
   LoadOptions options;
+  options.shard = shard;
   options.model_dir = config.model.path;
   if (config.model.load_format == "dummy") options.make_tensor = dummy::MakerOf(spec);
   options.numerics = BackendNumerics(config.worker.backend);
@@ -145,7 +151,7 @@ absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const Model
   options.limits.max_model_len = static_cast<int>(config.model.max_model_len);
   options.limits.max_top = static_cast<int>(config.model.max_logprobs);
   options.block_tokens = static_cast<int>(scheduler.block_size);
-  SKEIN_ASSIGN_OR_RETURN(const Room room, FindRoom(config, spec, device));
+  SKEIN_ASSIGN_OR_RETURN(const Room room, FindRoom(config, spec, device, shard));
   SKEIN_ASSIGN_OR_RETURN(options.num_blocks, NumBlocks(config, spec, options.numerics, room));
   options.num_slots = static_cast<int>(scheduler.max_num_seqs);
   if (scheduler.enable_prefix_caching != 0) {

@@ -16,10 +16,12 @@ namespace skein::worker {
 // Threads for worker.threads = 0: the processors this process may use, as many as a backend takes.
 int UsableProcessors();
 
-// Sizes of caches and activations from configuration and model. InvalidArgument names key and
+// Sizes of caches and activations from configuration and model, for the part of it that this rank
+// has. InvalidArgument names key and
 // value; ResourceExhausted when the memory that is free on `device` does not hold them.
 absl::StatusOr<LoadOptions> PlanLoad(const protocol::Config& config, const ModelSpec& spec,
-                                     const kernels::DeviceProperties& device);
+                                     const kernels::DeviceProperties& device,
+                                     const Shard& shard = {});
 
 // Why a worker loaded with `options` drafts nothing, with the remedy; empty when it drafts.
 std::string WhyNoDrafts(const protocol::Config& config, const ModelSpec& spec,

@@ -244,6 +244,22 @@ void AddProductCases(std::vector<Case>& cases) {
     return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 6450, 1024);
   });
   cases.back().rows_max = 150;
+  // Rows that begin at multiples of 16 bytes, which come another way: parts that are added up, one
+  // block for all of them, three parts, and tiles one after the other.
+  for (const auto& [what, n, k, most] :
+       {std::tuple("long", 133, 1280, 64u), std::tuple("many channels", 6450, 1024, 150u),
+        std::tuple("parts or one", 5200, 1024, 150u),
+        std::tuple("three parts", 4200, 1536, 260u)}) {
+    add(OpId::kLinear, std::string("format 2 whole ") + what, [n = n, k = k](const Rows& rows) {
+      return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, n, k,
+                        Gaps::kWhole);
+    });
+    cases.back().rows_max = most;
+  }
+  add(OpId::kLinear, "format 2 three parts", [](const Rows& rows) {
+    return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 4200, 1536);
+  });
+  cases.back().rows_max = 260;
   for (const DType y : {kBf16, kF32}) {
     const std::string name = y == kBf16 ? "bf16" : "bf16 wide";
     add(OpId::kLinear, name + " long", [y](const Rows& rows) {

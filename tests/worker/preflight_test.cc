@@ -159,6 +159,32 @@ TEST_F(PreflightTest, RefusesWeightsBeyondTheMemoryOfADevice) {
   EXPECT_TRUE(PlanLoad(config_, spec_, gpu).ok());
 }
 
+// A rank has its part of the weights, so more ranks are a remedy.
+TEST_F(PreflightTest, ARankNeedsRoomForItsPartOfTheWeightsAlone) {
+  const uint64_t left_out = LeftOutBytes({1, 4}, spec_);
+  EXPECT_GT(left_out, uint64_t{1} << 20);
+  EXPECT_EQ(LeftOutBytes({}, spec_), 0u);
+  kernels::DeviceProperties gpu{.name = "GPU", .features = "", .num_cores = 1};
+  gpu.memory_bytes = uint64_t{8} << 30;
+  config_.worker.num_blocks = 1;
+  config_.scheduler.max_num_seqs = 1;
+  config_.model.max_model_len = config_.scheduler.block_size;
+  // The least free memory that will do, whole and as one rank of four.
+  const auto least = [&](const Shard& shard) {
+    uint64_t low = 0, high = gpu.memory_bytes;
+    while (low + 1 < high) {
+      gpu.free_bytes = (low + high) / 2;
+      (PlanLoad(config_, spec_, gpu, shard).ok() ? high : low) = gpu.free_bytes;
+    }
+    return high;
+  };
+  const uint64_t whole = least({});
+  EXPECT_EQ(least({1, 4}), whole - left_out);
+  gpu.free_bytes = whole - left_out;
+  EXPECT_THAT(std::string(PlanLoad(config_, spec_, gpu).status().message()),
+              HasSubstr("give more ranks (scheduler.expert_parallel_size)"));
+}
+
 // The rest of a device is for others, whether they use it now or not.
 TEST_F(PreflightTest, AShareOfADeviceIsNotExceeded) {
   kernels::DeviceProperties gpu{.name = "GPU", .features = "", .num_cores = 1};

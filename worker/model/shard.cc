@@ -17,6 +17,22 @@ TableRows TableRowsOf(const Shard& shard, const EngramSpec& engram, int index) {
           std::accumulate(primes + columns.begin, primes + columns.end, int64_t{0})};
 }
 
+uint64_t LeftOutBytes(const Shard& shard, const ModelSpec& spec) {
+  const int64_t inputs = int64_t{3} * spec.expert_inner * spec.hidden;
+  const bool packed = spec.expert_format == ExpertFormat::kFp4;
+  const int64_t expert = packed ? inputs / 2 + inputs / 32 : inputs;
+  int64_t experts =
+      int64_t{spec.num_layers} * (spec.num_experts - shard.Of(spec.num_experts).count());
+  const int drafts = spec.dspark.num_experts;
+  experts += int64_t{spec.dspark.stages} * (drafts - shard.Of(drafts).count());
+  int64_t rows = 0;
+  for (size_t i = 0; i < spec.engram.layers.size(); ++i) {
+    rows += spec.engram.rows[i] - TableRowsOf(shard, spec.engram, static_cast<int>(i)).count;
+  }
+  const int64_t row = spec.engram.head_dim + spec.engram.head_dim / 32;
+  return static_cast<uint64_t>(experts * expert + rows * row);
+}
+
 absl::Status CheckShard(const Shard& shard, const ModelSpec& spec) {
   if (shard.num_ranks < 1 || shard.rank < 0 || shard.rank >= shard.num_ranks) {
     return absl::InvalidArgumentError(

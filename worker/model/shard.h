@@ -2,6 +2,8 @@
 // whole hash columns of every n-gram table; all else is whole on every rank. A plain value.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "worker/model/model_spec.h"
 
@@ -31,6 +33,9 @@ struct TableRows {
   int64_t count = 0;
 };
 TableRows TableRowsOf(const Shard& shard, const EngramSpec& engram, int index);
+
+// Bytes of the codes of experts and tables that other ranks hold instead of this one.
+uint64_t LeftOutBytes(const Shard& shard, const ModelSpec& spec);
 
 // InvalidArgument when a model cannot be split so, with the numbers of ranks that do.
 absl::Status CheckShard(const Shard& shard, const ModelSpec& spec);

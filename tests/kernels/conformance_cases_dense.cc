@@ -217,6 +217,26 @@ Instance EngramGateCall(const Rows& rows) {
   return call.Finish<EngramGate>({4, 333, kBf16}, args);
 }
 
+// Products of e4m3 codes that a backend may divide in several ways.
+void AddCodeCases(std::vector<Case>& cases) {
+  const auto add = [&cases](const std::string& name, int n, int k, Gaps gaps, uint32_t rows_max) {
+    cases.push_back({OpId::kLinear, name, [=](const Rows& rows) {
+                       return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false,
+                                         n, k, gaps);
+                     }});
+    cases.back().rows_max = rows_max;
+  };
+  // More rows than a tile, so many tiles that no inputs need be split.
+  add("format 2 many channels", 6450, 1024, Gaps::kOdd, 150);
+  add("format 2 three parts", 4200, 1536, Gaps::kOdd, 260);
+  // Rows that begin at multiples of 16 bytes, which come another way: parts that are added up,
+  // tiles one after the other, one block for all parts.
+  add("format 2 whole long", 133, 1280, Gaps::kWhole, 64);
+  add("format 2 whole many channels", 6450, 1024, Gaps::kWhole, 150);
+  add("format 2 whole parts or one", 5200, 1024, Gaps::kWhole, 150);
+  add("format 2 whole three parts", 4200, 1536, Gaps::kWhole, 260);
+}
+
 void AddProductCases(std::vector<Case>& cases) {
   const auto add = [&cases](OpId op, const std::string& name,
                             const std::function<Instance(const Rows&)>& make) {
@@ -239,27 +259,7 @@ void AddProductCases(std::vector<Case>& cases) {
   add(OpId::kLinear, "format 2 long", [](const Rows& rows) {
     return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 133, 1280);
   });
-  // More rows than a tile, so many tiles that no inputs need be split.
-  add(OpId::kLinear, "format 2 many channels", [](const Rows& rows) {
-    return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 6450, 1024);
-  });
-  cases.back().rows_max = 150;
-  // Rows that begin at multiples of 16 bytes, which come another way: parts that are added up, one
-  // block for all of them, three parts, and tiles one after the other.
-  for (const auto& [what, n, k, most] :
-       {std::tuple("long", 133, 1280, 64u), std::tuple("many channels", 6450, 1024, 150u),
-        std::tuple("parts or one", 5200, 1024, 150u),
-        std::tuple("three parts", 4200, 1536, 260u)}) {
-    add(OpId::kLinear, std::string("format 2 whole ") + what, [n = n, k = k](const Rows& rows) {
-      return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, n, k,
-                        Gaps::kWhole);
-    });
-    cases.back().rows_max = most;
-  }
-  add(OpId::kLinear, "format 2 three parts", [](const Rows& rows) {
-    return LinearCall(rows, WeightFormat::kE4m3Block, DType::kE4m3, kBf16, false, 4200, 1536);
-  });
-  cases.back().rows_max = 260;
+  AddCodeCases(cases);
   for (const DType y : {kBf16, kF32}) {
     const std::string name = y == kBf16 ? "bf16" : "bf16 wide";
     add(OpId::kLinear, name + " long", [y](const Rows& rows) {

@@ -264,7 +264,12 @@ struct FetcherCase {
 std::vector<FetcherCase> FetcherCases() {
   const auto ask = [](RawPeer& peer, UcxLink& link, uint64_t id) {
     peer.Say(link, Word(BlockWord::kAsk, id, 1, kBytes));
-    peer.Pass(absl::Milliseconds(100));  // until it is heard: the rest is of no transfer before
+    // Until it is heard: what is said before is of no transfer.
+    bool heard = false;
+    peer.Run([&] { return heard; },
+             [&](const RawPeer::Heard& word) {
+               heard = word.header.kind == BlockWord::kPiece && word.header.transfer == id;
+             });
   };
   const auto taken = [](RawPeer& peer, UcxLink& link, uint64_t id, StatusCode code) {
     peer.Say(link, Word(BlockWord::kTaken, id, Code(code)), "as it says");
@@ -292,13 +297,13 @@ std::vector<FetcherCase> FetcherCases() {
       {"a stranger has what another asked for", StatusCode::kDeadlineExceeded,
        [=](RawPeer& peer, UcxLink& link, UcxLink& other, uint64_t id) {
          ask(peer, link, id);
-         ask(peer, other, 999);
+         peer.Say(other, Word(BlockWord::kAsk, 999, 1, kBytes));
          taken(peer, other, id, StatusCode::kOk);
        }},
       {"it asks for one and has another", StatusCode::kDeadlineExceeded,
        [=](RawPeer& peer, UcxLink& link, UcxLink&, uint64_t id) {
          ask(peer, link, id);
-         ask(peer, link, id + 1);
+         peer.Say(link, Word(BlockWord::kAsk, id + 1, 1, kBytes));
          taken(peer, link, id + 1, StatusCode::kOk);
        }},
       {"nobody asks but as above", StatusCode::kDeadlineExceeded,

@@ -115,6 +115,7 @@ TEST(BenchOptionsTest, SaysWhatIsWrong) {
             "--base-url is \"ftp://a\"; it must be http://HOST:PORT or https://HOST:PORT");
   EXPECT_EQ(Error({"--dataset-name", "trace"}),
             "--dataset-name trace needs its file: add --dataset-path FILE");
+  EXPECT_EQ(Error({"--dataset", "trace"}), Error({"--dataset-name", "trace"}));
   EXPECT_EQ(Error({"--dataset-name", "sonnet"}),
             "--dataset-name is \"sonnet\"; it must be random, sharegpt or trace");
   EXPECT_EQ(Error({"--compare", "a"}), "--compare needs at least two result files");

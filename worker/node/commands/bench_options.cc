@@ -46,6 +46,7 @@ constexpr std::array kFlags = {
     Flag{"model", &BenchOptions::model, "served name; default: the first of GET /v1/models"},
     Flag{"api-key", &BenchOptions::api_key, "sent as Authorization: Bearer"},
     Flag{"dataset-name", &BenchOptions::dataset_name, "random (default), sharegpt or trace"},
+    Flag{"dataset", &BenchOptions::dataset_name, "the same"},
     Flag{"dataset-path", &BenchOptions::dataset_path,
          "file of sharegpt (JSON: [{\"conversations\":[{\"value\":...},{\"value\":...}]}]) or\n"
          "      trace (JSON lines: timestamp in ms, input_length or prompt, output_length,\n"

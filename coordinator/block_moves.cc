@@ -116,7 +116,11 @@ std::vector<protocol::ActorId> BlockMoves::Plan(protocol::Context& context, cons
   std::vector<protocol::ActorId> lost;
   const scheduler::MoveInputs inputs{
       [&, now = context.Now()](uint32_t from, uint32_t to) {
-        return MayMove({from, to}, now) && serves(protocol::GroupId(to / scheduler_.num_ranks()));
+        if (!MayMove({from, to}, now)) return scheduler::MoveAnswer::kNo;
+        // A group that is suspect comes back, or its epoch ends.
+        return serves(protocol::GroupId(to / scheduler_.num_ranks()))
+                   ? scheduler::MoveAnswer::kYes
+                   : scheduler::MoveAnswer::kLater;
       },
       [&context] { return protocol::TransferId(context.RandomUint64()); }};
   for (const scheduler::MoveOrder& order : scheduler_.PlanMoves(inputs)) {

@@ -59,23 +59,27 @@ std::vector<uint32_t> ClusterScheduler::CountPromised() {
 }
 
 // The engine that takes the sequence over from `from`, and can start it soon. Looks at no token.
-std::optional<uint32_t> ClusterScheduler::TargetOf(const Sequence& sequence, Part part,
-                                                   const std::vector<uint32_t>& promised,
-                                                   const MayMove& may_move) {
+ClusterScheduler::Target ClusterScheduler::TargetOf(const Sequence& sequence, Part part,
+                                                    const std::vector<uint32_t>& promised,
+                                                    const MayMove& may_move) {
   const uint32_t from = sequence.engine;
+  Target target;
   for (uint32_t i = 0; i < engines_.size(); ++i) {
     const GroupScheduler& engine = *engines_[i];
     const protocol::CacheGeometry& geometry = engine.geometry();
     loads_[i].outstanding_tokens = engine.outstanding_tokens();
     loads_[i].capacity_tokens = uint64_t{geometry.num_blocks} * geometry.block_tokens;
     loads_[i].marked = 0;
-    loads_[i].can_take = i / num_ranks_ != from / num_ranks_ && engine.has_epoch() &&
-                         !engine.cordoned() && !engine.starved() && IsOf(part, i) &&
-                         engine.arrivals().size() < kLoansMax &&
-                         engine.FindRoom().sequences > promised[i] && may_move(from, i) &&
-                         engine.CheckFits(sequence).ok();
+    const bool takes = i / num_ranks_ != from / num_ranks_ && engine.has_epoch() &&
+                       !engine.cordoned() && !engine.starved() && IsOf(part, i) &&
+                       engine.FindRoom().sequences > promised[i] && engine.CheckFits(sequence).ok();
+    const MoveAnswer answer = takes ? may_move(from, i) : MoveAnswer::kNo;
+    const bool full = engine.arrivals().size() >= kLoansMax;
+    loads_[i].can_take = answer == MoveAnswer::kYes && !full;
+    target.later |= answer == MoveAnswer::kLater || (answer == MoveAnswer::kYes && full);
   }
-  return ChooseEngine(loads_);
+  target.engine = ChooseEngine(loads_);
+  return target;
 }
 
 // Lets the sequence go, or leaves it where it runs for now. Its tokens are looked up last: a prompt
@@ -93,7 +97,9 @@ void ClusterScheduler::StartMove(Sequence& sequence, MoveCause cause, const Move
   const Part part = cause == MoveCause::kHandOver
                         ? Part::kDecode
                         : StandIn(prefilling ? Part::kPrefill : Part::kDecode, sequence);
-  const std::optional<uint32_t> to = TargetOf(sequence, part, promised, inputs.may_move);
+  const Target target = TargetOf(sequence, part, promised, inputs.may_move);
+  const std::optional<uint32_t> to = target.engine;
+  if (!to && target.later) return;
   if (!to) return replay();
   const uint32_t position = from.Lendable(sequence);
   const uint32_t block = from.geometry().block_tokens;

@@ -23,8 +23,10 @@
 
 namespace skein::scheduler {
 
-// Whether blocks may go from an engine to another: both can, and mean the same by them.
-using MayMove = std::function<bool(uint32_t from, uint32_t to)>;
+// Whether blocks may go from an engine to another: both can, and mean the same by them. kLater: so
+// it is, but not at the moment.
+enum class MoveAnswer : uint8_t { kNo, kLater, kYes };
+using MayMove = std::function<MoveAnswer(uint32_t from, uint32_t to)>;
 
 // What PlanMoves is given from outside.
 struct MoveInputs {
@@ -138,8 +140,12 @@ class ClusterScheduler {
   bool IsOf(Part part, uint32_t engine) const;
   void NoteParts();
   std::vector<uint32_t> CountPromised();
-  std::optional<uint32_t> TargetOf(const Sequence& sequence, Part part,
-                                   const std::vector<uint32_t>& promised, const MayMove& may_move);
+  struct Target {
+    std::optional<uint32_t> engine;
+    bool later = false;  // one is to be waited for
+  };
+  Target TargetOf(const Sequence& sequence, Part part, const std::vector<uint32_t>& promised,
+                  const MayMove& may_move);
   void StartMove(Sequence& sequence, MoveCause cause, const MoveInputs& inputs,
                  std::vector<uint32_t>& promised, std::vector<MoveOrder>& orders);
   MoveOrder OrderOf(protocol::TransferId transfer, const Sequence& sequence, uint32_t to,

@@ -78,6 +78,28 @@ TEST(ClusterMovesTest, AGroupThatIsEmptiedGivesItsSequencesWithTheirCache) {
   EXPECT_EQ(CountOf(harness, MoveCause::kDrain, MoveResult::kMoved), 1U);
 }
 
+// Who would have to compute all again waits for a group that is suspect at the moment.
+TEST(ClusterMovesTest, AGroupThatIsEmptiedWaitsForATargetThatComesBack) {
+  GroupHarness harness(Moving(2, 0));
+  harness.Start(1, 0);
+  ASSERT_TRUE(harness.AddSimple(1, 14, 20).ok());
+  for (int i = 0; i < 6; ++i) StepAll(harness, 1);
+  DeliverAll(harness, 1);
+  harness.Start(2, 1);
+  harness.scheduler().Cordon(protocol::GroupId(0));
+  harness.scheduler().Evict(protocol::GroupId(0));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(harness.PlanMoves(scheduler::MoveAnswer::kLater).empty());
+    EXPECT_EQ(harness.scheduler().num_running(protocol::GroupId(0)), 1U);
+  }
+  EXPECT_EQ(CountOf(harness, MoveCause::kDrain, MoveResult::kReplayed), 0U);
+  ASSERT_EQ(harness.PlanMoves().size(), 1U);
+  harness.EndMove();
+  EXPECT_TRUE(harness.Finish());
+  EXPECT_EQ(harness.outcome(1).tokens, harness.Alone(1, 14, 20));
+  EXPECT_EQ(CountOf(harness, MoveCause::kDrain, MoveResult::kMoved), 1U);
+}
+
 TEST(ClusterMovesTest, ALostTransferMeansPrefill) {
   GroupHarness harness(Moving(2, 0));
   harness.Start(1, 0);
@@ -142,11 +164,16 @@ TEST(ClusterMovesTest, PromptsAreComputedInOneGroupAndAnswersInTheOther) {
   EXPECT_EQ(harness.outcome(2).tokens, harness.Alone(2, 4, 5));
   EXPECT_EQ(CountOf(harness, MoveCause::kHandOver, MoveResult::kMoved), 1U);
   // The same prompt again: what the other group has need not cross.
-  ASSERT_TRUE(harness.Add(3, [] {
-    std::vector<int32_t> tokens;
-    for (int i = 0; i < 14; ++i) tokens.push_back(100 + i);
-    return tokens;
-  }(), StopAt(5)).ok());
+  ASSERT_TRUE(harness
+                  .Add(
+                      3,
+                      [] {
+                        std::vector<int32_t> tokens;
+                        for (int i = 0; i < 14; ++i) tokens.push_back(100 + i);
+                        return tokens;
+                      }(),
+                      StopAt(5))
+                  .ok());
   StepAll(harness, 2);
   DeliverAll(harness, 2);
   EXPECT_TRUE(harness.PlanMoves().empty());
@@ -407,13 +434,14 @@ TEST(ClusterMovesTest, RandomMovesKeepEveryAccountAndEveryAnswer) {
           ASSERT_TRUE(harness.Deliver(lane, group).ok());
         }
       }
-      const auto& orders = harness.PlanMoves(below(10) > 0);
+      const auto& orders = harness.PlanMoves(below(10) > 0 ? scheduler::MoveAnswer::kYes
+                                                           : scheduler::MoveAnswer::kNo);
       if (!orders.empty() && below(8) == 0) harness.scheduler().GiveUpMove(orders[0].transfer);
       if (!orders.empty() && below(3) == 0) harness.EndMove(below(3) > 0 && what != 4);
       for (uint32_t lane = 0; lane < setup.lanes; ++lane) harness.Plan(lane, group);
       ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
     }
-    while (!harness.PlanMoves(false).empty()) harness.EndMove(false);
+    while (!harness.PlanMoves(scheduler::MoveAnswer::kNo).empty()) harness.EndMove(false);
     for (uint32_t group = 0; group < setup.groups; ++group) {
       harness.scheduler().Uncordon(protocol::GroupId(group));
     }

@@ -142,7 +142,8 @@ class GroupHarness {
   }
 
   // Begins the transfers that are due; they are under way until EndMove.
-  const std::vector<scheduler::MoveOrder>& PlanMoves(bool may_move = true) {
+  const std::vector<scheduler::MoveOrder>& PlanMoves(
+      scheduler::MoveAnswer may_move = scheduler::MoveAnswer::kYes) {
     const scheduler::MoveInputs inputs{[may_move](uint32_t, uint32_t) { return may_move; },
                                        [this] { return protocol::TransferId(++transfers_); }};
     for (scheduler::MoveOrder& order : scheduler_.PlanMoves(inputs)) {

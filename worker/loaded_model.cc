@@ -36,6 +36,7 @@ absl::Status LoadedModel::EnterGroup(protocol::CollectiveGroup& group, const std
                                      absl::Time deadline) {
   SKEIN_RETURN_IF_ERROR(ranks_->Enter(group, label, deadline));
   const absl::Status status = graphs_ == nullptr ? absl::OkStatus() : graphs_->Record();
+  ranks_->SetDeadline(absl::InfiniteFuture());
   if (!status.ok()) {
     group.Abort(protocol::StatusText(status));
     LeaveGroup();

@@ -521,7 +521,9 @@ StepResult StepExecutor::RunWatched(const StepPlan& plan) {
     const absl::Duration allowed = deadline_.For(rows);
     if (watchdog_ != nullptr) {
       watchdog_->End();
-      watchdog_->Begin(plan.step.value(), allowed);
+      // A GPU waits for other ranks inside its step: their lateness is told by the exchange.
+      const absl::Duration waits = ranks->on_device() ? 2 * kEndTime : absl::ZeroDuration();
+      watchdog_->Begin(plan.step.value(), allowed + waits);
     }
     ranks->SetDeadline(protocol::MonotonicNow() + allowed + kEndTime);
   };
@@ -532,6 +534,7 @@ StepResult StepExecutor::RunWatched(const StepPlan& plan) {
   StepAccount account;
   StepResult result = RunPlan(*model_, plan, agreed, &account);
   if (watchdog_ != nullptr) watchdog_->End();
+  if (ranks != nullptr) ranks->SetDeadline(absl::InfiniteFuture());
   deadline_.Observe(rows, protocol::MonotonicNow() - begin - excuse_.TakeWaited());
   if (metrics_ != nullptr) Count(result, account);
   return result;

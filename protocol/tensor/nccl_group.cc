@@ -14,6 +14,7 @@ namespace {
 
 // Values of NCCL's interface.
 constexpr int kSuccess = 0;
+constexpr int kRemoteError = 6;  // another rank's fault
 constexpr int kInProgress = 7;
 constexpr int kBytes = 1;       // the type ncclUint8
 constexpr int kOldest = 21800;  // with the configuration that is used here
@@ -75,7 +76,8 @@ absl::Status NcclLibrary::Load() {
 
 absl::Status NcclLibrary::StatusOf(int result, std::string_view what) const {
   if (result == kSuccess) return absl::OkStatus();
-  return absl::InternalError(Concat("NCCL: ", what, ": ", std::string_view(error_text_(result))));
+  const std::string text = Concat("NCCL: ", what, ": ", std::string_view(error_text_(result)));
+  return result == kRemoteError ? absl::AbortedError(text) : absl::InternalError(text);
 }
 
 absl::StatusOr<NcclId> NcclLibrary::MakeId() const {
@@ -101,9 +103,7 @@ absl::Status NcclGroup::Settle(int result, std::string_view what, absl::Time dea
     const int asked = library_->get_async_error_(communicator_, &result);
     if (asked != kSuccess) result = asked;
   }
-  if (result == kSuccess) return absl::OkStatus();
-  return absl::InternalError(
-      Concat(label_, ": NCCL: ", what, ": ", std::string_view(library_->error_text_(result))));
+  return library_->StatusOf(result, Concat(label_, ": ", what));
 }
 
 absl::Status NcclGroup::Join(const NcclId& id, absl::Time deadline, const Live& live) {
@@ -115,6 +115,7 @@ absl::Status NcclGroup::Join(const NcclId& id, absl::Time deadline, const Live& 
 absl::Status NcclGroup::AllGather(std::span<const Part> parts, void* stream) {
   if (communicator_ == nullptr) return absl::AbortedError(Concat(label_, ": it was aborted"));
   int result = library_->begin_();
+  if (result != kSuccess) return library_->StatusOf(result, label_);
   for (const Part& part : parts) {
     if (result != kSuccess) break;
     result = library_->all_gather_(part.mine, part.all, part.each, kBytes, communicator_, stream);
@@ -128,6 +129,7 @@ absl::Status NcclGroup::AllGather(std::span<const Part> parts, void* stream) {
 absl::Status NcclGroup::AllToAll(const void* send, void* receive, size_t each, void* stream) {
   if (communicator_ == nullptr) return absl::AbortedError(Concat(label_, ": it was aborted"));
   int result = library_->begin_();
+  if (result != kSuccess) return library_->StatusOf(result, label_);
   for (int rank = 0; rank < size_ && result == kSuccess; ++rank) {
     const size_t at = static_cast<size_t>(rank) * each;
     result = library_->send_(static_cast<const std::byte*>(send) + at, each, kBytes, rank,
@@ -151,7 +153,16 @@ absl::Status NcclGroup::Check() const {
 }
 
 void NcclGroup::Abort() {
-  if (communicator_ != nullptr) library_->abort_(std::exchange(communicator_, nullptr));
+  if (communicator_ == nullptr) return;
+  aborting_ =
+      std::thread([library = library_, communicator = std::exchange(communicator_, nullptr)] {
+        library->abort_(communicator);
+      });
+}
+
+NcclGroup::~NcclGroup() {
+  Abort();
+  if (aborting_.joinable()) aborting_.join();
 }
 
 }  // namespace skein::protocol

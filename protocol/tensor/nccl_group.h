@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -70,8 +71,8 @@ class NcclGroup {
   // `label`: of the group, in errors: "group 1 epoch 7".
   NcclGroup(std::shared_ptr<const NcclLibrary> library, int rank, int size, std::string label)
       : library_(std::move(library)), rank_(rank), size_(size), label_(std::move(label)) {}
-  // Ends the communicator. What was recorded with it is gone before.
-  ~NcclGroup() { Abort(); }
+  // Ends the communicator. What was recorded with it is gone before: NCCL waits for it.
+  ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
@@ -90,7 +91,8 @@ class NcclGroup {
   absl::Status AllToAll(const void* send, void* receive, size_t each, void* stream);
   // What NCCL says of what was queued so far.
   absl::Status Check() const;
-  // Ends what runs and the communicator: kernels of collectives that wait for a rank return.
+  // Ends what runs and the communicator: kernels of collectives that wait for a rank return. Does
+  // not wait itself, since NCCL does until nothing recorded is left.
   void Abort();
 
  private:
@@ -100,6 +102,7 @@ class NcclGroup {
   const int rank_, size_;
   const std::string label_;
   NcclLibrary::Communicator communicator_ = nullptr;
+  std::thread aborting_;
 };
 
 }  // namespace skein::protocol

@@ -72,7 +72,12 @@ TEST_F(NcclOnGpu, WhatIsQueuedAndWhatIsRecordedBringsTheBytes) {
   EXPECT_EQ(group_->Check().code(), absl::StatusCode::kAborted);
 }
 
+// NCCL ends a communicator when nothing recorded with it is left; a device does not wait for that.
 TEST_F(NcclOnGpu, AWatchThatEndsEverythingEndsTheWait) {
+  ASSERT_TRUE(Queue().ok());
+  ASSERT_TRUE(device_->Wait().ok());
+  auto graph = device_->Capture([this] { return Queue(); });
+  ASSERT_TRUE(graph.ok()) << graph.status();
   device_->SetWatch([this] {
     group_->Abort();
     return absl::AbortedError("a rank is gone");
@@ -81,9 +86,11 @@ TEST_F(NcclOnGpu, AWatchThatEndsEverythingEndsTheWait) {
   constexpr size_t kLarge = size_t{1} << 29;
   auto* large = static_cast<char*>(*device_->Allocate(2 * kLarge));
   for (int i = 0; i < 400; ++i) ASSERT_TRUE(device_->Move(large, large + kLarge, kLarge).ok());
-  ASSERT_TRUE(Queue().ok());
+  ASSERT_TRUE((*graph)->Launch().ok());
   EXPECT_EQ(device_->Wait(), absl::AbortedError("a rank is gone"));
   device_->SetWatch(nullptr);
+  graph->reset();
+  group_.reset();
   EXPECT_TRUE(device_->Wait().ok());
 }
 

@@ -49,7 +49,7 @@ class RankExchange {
   // What was recorded in the epoch is gone before.
   void Leave();
   bool joined() const { return group_ != nullptr; }
-  // When the collectives of the running step must be over.
+  // When the collectives of the running step must be over; the infinite future between steps.
   void SetDeadline(absl::Time deadline) { deadline_ = deadline; }
   // Ends the group: the step has failed here and so for all ranks.
   void Abort(std::string_view reason) {

@@ -286,7 +286,7 @@ const std::vector<BannedWord>& BannedWords() {
       {std::string("std::thr") + "ead",
        {"tests/", "kernels/device.cc", "kernels/cpu/thread_pool", "worker/block_mover",
         "worker/step_executor",
-        "worker/watchdog", "protocol/tensor/ucx_group_port",
+        "worker/watchdog", "protocol/tensor/nccl_group", "protocol/tensor/ucx_group_port",
         "protocol/base/parent_guard", "protocol/base/signal_watch",
         "protocol/http/http_server", "protocol/http/http_client"}},
       {std::string("std::mu") + "tex",

@@ -470,9 +470,8 @@ absl::Status StepExecutor::Reset() {
 absl::Status StepExecutor::Form(const protocol::FormGroup& group) {
   protocol::HostGroupOptions options;
   options.name = group.communicator;
-  const std::string label =
+  const std::string label = options.label =
       absl::StrCat("group ", group.group.value(), " epoch ", group.epoch.value());
-  options.label = label;
   options.rank = static_cast<int>(group.rank.value());
   options.size = static_cast<int>(group.num_ranks);
   options.capacity = capacity_;
@@ -519,12 +518,10 @@ StepResult StepExecutor::RunWatched(const StepPlan& plan) {
   const StepAgreed agreed = [&](int most) {
     rows = static_cast<uint32_t>(most);
     const absl::Duration allowed = deadline_.For(rows);
-    if (watchdog_ != nullptr) {
-      watchdog_->End();
-      // A GPU waits for other ranks inside its step: their lateness is told by the exchange.
-      const absl::Duration waits = ranks->on_device() ? 2 * kEndTime : absl::ZeroDuration();
-      watchdog_->Begin(plan.step.value(), allowed + waits);
-    }
+    // A GPU waits for other ranks inside its step: their lateness is told by the exchange.
+    const absl::Duration waits = ranks->on_device() ? 2 * kEndTime : absl::ZeroDuration();
+    if (watchdog_ != nullptr) watchdog_->End();
+    if (watchdog_ != nullptr) watchdog_->Begin(plan.step.value(), allowed + waits);
     ranks->SetDeadline(protocol::MonotonicNow() + allowed + kEndTime);
   };
   excuse_.TakeWaited();  // while the ranks met

@@ -294,7 +294,8 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
       !scheduler::SumsAgree(scheduler_.engine(engine))) {
     AuditEngine(engine);
   }
-  // Before the clients hear of it: whoever saw the last token may ask for the sum.
+  // Before the clients hear of it: whoever saw the last token may ask for the sums.
+  CountEngine(engine);
   metrics_.engines[engine].generation_tokens.Increment(static_cast<double>(commit_.tokens.size()));
   for (size_t i = 0; i < commit_.deltas.size(); ++i) {
     // With thousands of requests each is far away in memory: ask for it ahead of its turn.
@@ -381,13 +382,10 @@ void ControlLoop::CheckDrain(Context& context) {
   if (now > *drain_deadline_ + kDrainGrace) context.Stop(absl::OkStatus());
 }
 
-void ControlLoop::UpdateEngineGauges(uint32_t number) {
-  const scheduler::GroupScheduler& schedule = scheduler_.engine(number);
-  GroupMetrics& engine = metrics_.engines[number];
-  engine.requests_running.Set(schedule.num_running());
+void ControlLoop::CountEngine(uint32_t number) {
   scheduler::SchedulerCounters& counted = counted_[number];
-  const scheduler::SchedulerCounters& counters = schedule.counters();
-  engine.Add(counters, counted);
+  const scheduler::SchedulerCounters& counters = scheduler_.engine(number).counters();
+  metrics_.engines[number].Add(counters, counted);
   metrics_.replays.At({"replayed"})
       .Increment(static_cast<double>(counters.replays - counted.replays));
   // With moves of blocks they are counted by what becomes of them.
@@ -396,6 +394,13 @@ void ControlLoop::UpdateEngineGauges(uint32_t number) {
         .Increment(static_cast<double>(counters.moves - counted.moves));
   }
   counted = counters;
+}
+
+void ControlLoop::UpdateEngineGauges(uint32_t number) {
+  CountEngine(number);
+  const scheduler::GroupScheduler& schedule = scheduler_.engine(number);
+  GroupMetrics& engine = metrics_.engines[number];
+  engine.requests_running.Set(schedule.num_running());
   const scheduler::BlockPool* blocks = schedule.block_pool();
   if (blocks == nullptr) return;
   const scheduler::PrefixCache* cache = schedule.prefix_cache();

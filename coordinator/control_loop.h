@@ -113,6 +113,8 @@ class ControlLoop final : public protocol::Actor {
 
   void CheckDrain(protocol::Context& context);
   void UpdateGauges(absl::Time now);
+  // Adds what an engine counted since the last call to its metrics.
+  void CountEngine(uint32_t number);
   void UpdateEngineGauges(uint32_t number);
   void NoteWorkerTimes();
   void AuditEngine(uint32_t engine);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/control_loop.h"
+#include "protocol/base/form_time.h"
 #include "protocol/base/log.h"
 
 namespace skein::coordinator {
@@ -13,9 +14,7 @@ using protocol::Envelope;
 
 namespace {
 
-// Ranks that do not find each other for so long are formed anew, and after such a pause. A worker
-// itself gives up after 10 s.
-constexpr absl::Duration kFormTimeout = absl::Seconds(15);
+// Until a group that was not formed is formed anew.
 constexpr absl::Duration kFormPause = absl::Milliseconds(500);
 // A step that ended for want of another rank has its cause within so many leases.
 constexpr int kAbortedLeases = 2;
@@ -142,7 +141,7 @@ void ControlLoop::CheckGroups(Context& context) {
     const protocol::GroupId id(i);
     const std::optional<WorkerGroup>& group = workers_.group(id);
     if (!group || group->ranks.size() == 1) continue;
-    if (!group->formed() && now - group->since > kFormTimeout) {
+    if (!group->formed() && now - group->since > protocol::FormTime()) {
       SKEIN_LOG(kError, "group not formed").Field("group", id).Field("reason", "out of time");
       workers_.Postpone(id, now + kFormPause);
       EndEpoch(context, id, {.cause = "step_aborted", .reason = "its ranks did not meet in time"});

@@ -35,10 +35,17 @@ absl::Status CheckGroup(const LoadOptions& options, const ModelSpec& spec,
 absl::Status LoadedModel::EnterGroup(protocol::CollectiveGroup& group, const std::string& label,
                                      absl::Time deadline) {
   SKEIN_RETURN_IF_ERROR(ranks_->Enter(group, label, deadline));
-  const absl::Status status = graphs_ == nullptr ? absl::OkStatus() : graphs_->Record();
+  ranks_->SetDeadline(absl::InfiniteFuture());
+  return absl::OkStatus();
+}
+
+absl::Status LoadedModel::RecordInGroup(absl::Time deadline) {
+  if (graphs_ == nullptr) return absl::OkStatus();
+  ranks_->SetDeadline(deadline);
+  const absl::Status status = graphs_->Record();
   ranks_->SetDeadline(absl::InfiniteFuture());
   if (!status.ok()) {
-    group.Abort(protocol::StatusText(status));
+    ranks_->Abort(protocol::StatusText(status));
     LeaveGroup();
   }
   return status;

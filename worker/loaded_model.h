@@ -67,10 +67,13 @@ class LoadedModel {
   DSparkHead* draft() { return draft_.get(); }    // null without draft head
   GraphCache* graphs() { return graphs_.get(); }  // null: every step is queued call by call
   RankExchange* ranks() { return ranks_.get(); }  // null: this rank holds the whole model
-  // Enters a group that was joined, and records the steps that are recorded; the epoch ends with
-  // LeaveGroup. Errors as of RankExchange and GraphCache. Only with ranks().
+  // Enters a group that was joined; the epoch ends with LeaveGroup. Errors as of RankExchange. Only
+  // with ranks().
   absl::Status EnterGroup(protocol::CollectiveGroup& group, const std::string& label,
                           absl::Time deadline);
+  // Records the steps that are recorded, with the ranks of the group. Errors of GraphCache end the
+  // group and leave it; Aborted: another rank ended it.
+  absl::Status RecordInGroup(absl::Time deadline);
   void LeaveGroup();
   kernels::Device& device() { return arena_->device(); }
   uint64_t arena_bytes() const { return arena_->total_bytes(); }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/form_time.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/tensor/host_group.h"
@@ -24,8 +25,6 @@ constexpr size_t kPlansMax = 16;
 constexpr size_t kJobsMax = 2 * kPlansMax + 2 * kMovesMax;
 // Meetings whose outcome nobody took.
 constexpr size_t kFormedMax = kJobsMax;
-// How long the ranks of a new epoch have to meet.
-constexpr absl::Duration kMeetTime = absl::Seconds(10);
 // How long a rank waits for the plan of another one to begin: that one has a watchdog of its own.
 constexpr absl::Duration kBeginTime = absl::Seconds(30);
 // What another rank may need beyond its deadline until its end is noticed and told.
@@ -450,12 +449,6 @@ absl::Status StepExecutor::Submit(StepPlan plan) {
   return absl::OkStatus();
 }
 
-std::vector<StepResult> StepExecutor::TakeResults() {
-  std::vector<StepResult> results = results_.TakeAll();
-  unanswered_ -= results.size();
-  return results;
-}
-
 absl::Status StepExecutor::Reset() {
   // A plan that runs leaves the collective that it is in.
   if (forming_ != nullptr) {
@@ -485,20 +478,23 @@ absl::Status StepExecutor::Form(const protocol::FormGroup& group) {
   return jobs_.TryPush(Meet{forming_, group.epoch, label});
 }
 
-std::optional<FormOutcome> StepExecutor::TakeFormed() {
-  std::vector<FormOutcome> outcomes = formed_.TakeAll();
-  if (outcomes.empty()) return std::nullopt;
-  return std::move(outcomes.back());
-}
-
 void StepExecutor::Join(Meet& meet) {
   const absl::Time begin = protocol::MonotonicNow();
-  absl::Status status = meet.group->Join(begin + kMeetTime);
-  if (status.ok()) status = model_->EnterGroup(*meet.group, meet.label, begin + kMeetTime);
+  FormOutcome outcome{meet.epoch, meet.group->Join(begin + protocol::kFormMeetTime)};
+  absl::Status& status = outcome.status;
+  if (status.ok()) {
+    status = model_->EnterGroup(*meet.group, meet.label,
+                                protocol::MonotonicNow() + protocol::kFormConnectTime);
+  }
+  if (status.ok()) {
+    status = model_->RecordInGroup(protocol::MonotonicNow() + protocol::kFormRecordTime);
+    // Aborted: another rank has ended it. Else it fails again, however often the ranks meet.
+    outcome.ends_worker = !status.ok() && !absl::IsAborted(status);
+  }
   if (metrics_ != nullptr) metrics_->SetCollectives(protocol::MonotonicNow() - begin);
   if (status.ok()) group_ = std::move(meet.group);
   // Nobody may wait for the outcome of an epoch that is over.
-  formed_.TryPush({meet.epoch, status}).IgnoreError();
+  formed_.TryPush(std::move(outcome)).IgnoreError();
 }
 
 absl::Duration StepExecutor::RunningFor() const {

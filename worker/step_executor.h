@@ -64,8 +64,16 @@ class StepExecutor final : public StepRunner {
   absl::Status Submit(protocol::StepPlan plan) override;
   absl::Status Reset() override;
   absl::Status Form(const protocol::FormGroup& group) override;
-  std::optional<FormOutcome> TakeFormed() override;
-  std::vector<protocol::StepResult> TakeResults() override;
+  std::optional<FormOutcome> TakeFormed() override {
+    std::vector<FormOutcome> outcomes = formed_.TakeAll();
+    if (outcomes.empty()) return std::nullopt;
+    return std::move(outcomes.back());
+  }
+  std::vector<protocol::StepResult> TakeResults() override {
+    std::vector<protocol::StepResult> results = results_.TakeAll();
+    unanswered_ -= results.size();
+    return results;
+  }
   absl::Status Move(protocol::MoveBlocks move) override {
     if (mover_ == nullptr) return StepRunner::Move(std::move(move));
     mover_->Move(std::move(move));

@@ -18,6 +18,8 @@ namespace skein::worker {
 struct FormOutcome {
   protocol::Epoch epoch;
   absl::Status status;
+  // The error is this worker's and would be that of every later epoch: it ends the worker.
+  bool ends_worker = false;
 };
 
 class StepRunner {

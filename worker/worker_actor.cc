@@ -81,6 +81,7 @@ void WorkerActor::Handle(Context& context, const FormOutcome& outcome) {
   LeaveEpoch(context, abort.reason);
   // If it does not get there, the coordinator misses the answer of this rank.
   context.Send(options_.coordinator, abort.epoch, abort).IgnoreError();
+  if (outcome.ends_worker) context.Stop(outcome.status);
 }
 
 void WorkerActor::Handle(Context& context, protocol::StepPlan plan) {

@@ -18,8 +18,7 @@ constexpr int kRemoteError = 6;  // another rank's fault
 constexpr int kInProgress = 7;
 constexpr int kBytes = 1;       // the type ncclUint8
 constexpr int kOldest = 21800;  // with the configuration that is used here
-constexpr absl::Duration kConnectTime = absl::Seconds(10);
-constexpr int kLooks = 1000;  // before a pause of a millisecond
+constexpr int kLooks = 1000;    // before a pause of a millisecond
 constexpr std::string_view kRemedy = "install libnccl2 2.18 or later";
 
 }  // namespace
@@ -87,10 +86,9 @@ absl::StatusOr<NcclId> NcclLibrary::MakeId() const {
 }
 
 // Waits until NCCL has done on the host what it began.
-absl::Status NcclGroup::Settle(int result, std::string_view what, absl::Time deadline,
-                               const Live& live) {
+absl::Status NcclGroup::Settle(int result, std::string_view what, absl::Time deadline) const {
   for (int looks = 0; result == kInProgress; ++looks) {
-    if (live) SKEIN_RETURN_IF_ERROR(live());
+    if (live_) SKEIN_RETURN_IF_ERROR(live_());
     if (MonotonicNow() > deadline) {
       return absl::DeadlineExceededError(
           Concat(label_, ": ", what, ": the other ranks did not come"));
@@ -106,42 +104,42 @@ absl::Status NcclGroup::Settle(int result, std::string_view what, absl::Time dea
   return library_->StatusOf(result, Concat(label_, ": ", what));
 }
 
-absl::Status NcclGroup::Join(const NcclId& id, absl::Time deadline, const Live& live) {
+absl::Status NcclGroup::Join(const NcclId& id, absl::Time deadline, Live live) {
+  live_ = std::move(live);
   NcclLibrary::Configuration configuration;
   const int result = library_->init_(&communicator_, size_, id, rank_, &configuration);
-  return Settle(result, "meeting", deadline, live);
+  return Settle(result, "meeting", deadline);
 }
 
-absl::Status NcclGroup::AllGather(std::span<const Part> parts, void* stream) {
+absl::Status NcclGroup::AllGather(std::span<const Part> parts, const Queue& queue) {
   if (communicator_ == nullptr) return absl::AbortedError(Concat(label_, ": it was aborted"));
   int result = library_->begin_();
   if (result != kSuccess) return library_->StatusOf(result, label_);
   for (const Part& part : parts) {
     if (result != kSuccess) break;
-    result = library_->all_gather_(part.mine, part.all, part.each, kBytes, communicator_, stream);
+    result =
+        library_->all_gather_(part.mine, part.all, part.each, kBytes, communicator_, queue.stream);
     if (result == kInProgress) result = kSuccess;
   }
   const int ended = library_->end_();
-  return Settle(result == kSuccess ? ended : result, "a gather", MonotonicNow() + kConnectTime,
-                nullptr);
+  return Settle(result == kSuccess ? ended : result, "a gather", queue.deadline);
 }
 
-absl::Status NcclGroup::AllToAll(const void* send, void* receive, size_t each, void* stream) {
+absl::Status NcclGroup::AllToAll(const void* send, void* receive, size_t each, const Queue& queue) {
   if (communicator_ == nullptr) return absl::AbortedError(Concat(label_, ": it was aborted"));
   int result = library_->begin_();
   if (result != kSuccess) return library_->StatusOf(result, label_);
   for (int rank = 0; rank < size_ && result == kSuccess; ++rank) {
     const size_t at = static_cast<size_t>(rank) * each;
     result = library_->send_(static_cast<const std::byte*>(send) + at, each, kBytes, rank,
-                             communicator_, stream);
+                             communicator_, queue.stream);
     if (result != kSuccess && result != kInProgress) break;
     result = library_->receive_(static_cast<std::byte*>(receive) + at, each, kBytes, rank,
-                                communicator_, stream);
+                                communicator_, queue.stream);
     if (result == kInProgress) result = kSuccess;
   }
   const int ended = library_->end_();
-  return Settle(result == kSuccess ? ended : result, "an exchange", MonotonicNow() + kConnectTime,
-                nullptr);
+  return Settle(result == kSuccess ? ended : result, "an exchange", queue.deadline);
 }
 
 absl::Status NcclGroup::Check() const {

@@ -79,28 +79,36 @@ class NcclGroup {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Meets the other ranks of `id`; `live` is asked while they come, and ends it with its error.
-  // DeadlineExceeded when they did not.
+  // Where an exchange is queued, and until when its connections may be made.
+  struct Queue {
+    void* stream = nullptr;  // a cudaStream_t
+    absl::Time deadline;
+  };
+
+  // Meets the other ranks of `id`. Whatever waits for another rank, here and in exchanges, asks
+  // `live` meanwhile and ends with its error; DeadlineExceeded when the rank did not come.
   using Live = std::function<absl::Status()>;
-  absl::Status Join(const NcclId& id, absl::Time deadline, const Live& live);
-  // Queue an exchange on `stream`, a cudaStream_t. All ranks make the same calls with the same
-  // sizes. The first of each kind, whose connections are made on the way, waits for them, so it
-  // cannot be recorded.
-  absl::Status AllGather(std::span<const Part> parts, void* stream);
+  absl::Status Join(const NcclId& id, absl::Time deadline, Live live);
+  // Queue an exchange. All ranks make the same calls with the same sizes. The first of each kind,
+  // whose connections are made on the way, waits for them, so it cannot be recorded.
+  absl::Status AllGather(std::span<const Part> parts, const Queue& queue);
   // `each` bytes for rank r from r * each of `send`; rank r's lie at r * each of `receive`.
-  absl::Status AllToAll(const void* send, void* receive, size_t each, void* stream);
+  absl::Status AllToAll(const void* send, void* receive, size_t each, const Queue& queue);
   // What NCCL says of what was queued so far.
   absl::Status Check() const;
   // Ends what runs and the communicator: kernels of collectives that wait for a rank return. Does
   // not wait itself, since NCCL does until nothing recorded is left.
   void Abort();
+  // Whether nothing that was queued waits for a rank any more.
+  bool ended() const { return communicator_ == nullptr; }
 
  private:
-  absl::Status Settle(int result, std::string_view what, absl::Time deadline, const Live& live);
+  absl::Status Settle(int result, std::string_view what, absl::Time deadline) const;
 
   const std::shared_ptr<const NcclLibrary> library_;
   const int rank_, size_;
   const std::string label_;
+  Live live_;
   NcclLibrary::Communicator communicator_ = nullptr;
   std::thread aborting_;
 };

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/control_loop.h"
+#include "protocol/base/form_time.h"
 #include "tests/protocol/virtual_context.h"
 #include "tests/scheduler/fake_worker.h"
 
@@ -326,9 +327,10 @@ TEST_F(ControlRanksTest, RanksThatDoNotMeetAreFormedAnewAfterAPause) {
   EXPECT_EQ(NumSequences([](const scheduler::Sequence&) { return true; }), 0U);
 
   Confirm(2, again.at(2));
-  Wait(absl::Seconds(14));
+  // The errors of the ranks, which know why, come first.
+  Wait(protocol::kFormMeetTime + protocol::kFormConnectTime + protocol::kFormRecordTime);
   EXPECT_EQ(Take<protocol::FormGroup>().size(), 0U);
-  Wait(absl::Seconds(2));
+  Wait(protocol::kFormMargin + absl::Seconds(1));
   const auto third = Take<protocol::FormGroup>();
   ASSERT_EQ(third.size(), 2U) << "rank 0 never answered";
   ConfirmAll(third);

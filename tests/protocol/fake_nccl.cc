@@ -1,7 +1,7 @@
 // A library with NCCL's functions for ranks that are threads of one process and memory of the host
-// or, built with CUDA, of one GPU: what a group of calls queues is exchanged before it ends, so it
-// cannot be recorded by a GPU. Who ends a communicator ends it for all. Only what NcclLibrary looks
-// up.
+// or, built with CUDA, of one GPU: what a group of calls queues is exchanged while its rank asks
+// for errors, as NCCL does with connections that it makes on the way, so it cannot be recorded by a
+// GPU. Who ends a communicator ends it for all. Only what NcclLibrary looks up.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -65,25 +65,28 @@ struct Meeting {
   std::atomic<int> joined = 0;
   std::atomic<bool> over = false;
   std::atomic<uint64_t> arrived = 0;
-  std::vector<const Calls*> calls;
+  std::vector<std::shared_ptr<const Calls>> calls;  // by rank, of the exchange that runs
 };
+
+// How far a rank is with what it queued: every one has told its calls, every one has taken.
+enum class Phase { kIdle, kCame, kTook };
 
 struct Communicator {
   std::shared_ptr<Meeting> meeting;
   int rank = 0;
   uint64_t meetings = 0;
-  Calls calls;
+  std::shared_ptr<Calls> calls = std::make_shared<Calls>();
   void* stream = nullptr;
+  Phase phase = Phase::kIdle;
+  bool good = true;  // what others queued belongs to what this one did
 
-  // False when the communicator is over.
-  bool Meet() {
+  void Arrive(Phase next) {
+    phase = next;
     ++meetings;
     meeting->arrived.fetch_add(1);
-    while (meeting->arrived.load() < meetings * static_cast<uint64_t>(meeting->size)) {
-      if (meeting->over.load()) return false;
-      std::this_thread::yield();
-    }
-    return true;
+  }
+  bool AllArrived() const {
+    return meeting->arrived.load() >= meetings * static_cast<uint64_t>(meeting->size);
   }
 };
 
@@ -119,7 +122,7 @@ void Note(Communicator* communicator, void* stream) {
 
 // Takes what the others have for this rank.
 bool Take(Communicator& own) {
-  for (const Receive& receive : own.calls.receives) {
+  for (const Receive& receive : own.calls->receives) {
     const Calls& theirs = *own.meeting->calls[static_cast<size_t>(receive.from)];
     bool found = false;
     for (const Send& send : theirs.sends) {
@@ -130,8 +133,8 @@ bool Take(Communicator& own) {
     }
     if (!found) return false;
   }
-  for (size_t i = 0; i < own.calls.gathers.size(); ++i) {
-    const Gather& gather = own.calls.gathers[i];
+  for (size_t i = 0; i < own.calls->gathers.size(); ++i) {
+    const Gather& gather = own.calls->gathers[i];
     for (size_t rank = 0; rank < own.meeting->calls.size(); ++rank) {
       const Calls& theirs = *own.meeting->calls[rank];
       if (theirs.gathers.size() <= i || theirs.gathers[i].each != gather.each) return false;
@@ -142,14 +145,28 @@ bool Take(Communicator& own) {
   return true;
 }
 
-int Exchange(Communicator& own) {
-  own.meeting->calls[static_cast<size_t>(own.rank)] = &own.calls;
+void Begin(Communicator& own) {
+  own.meeting->calls[static_cast<size_t>(own.rank)] = own.calls;
   Finish(own.stream);
-  bool good = own.Meet() && Take(own);
-  Finish(nullptr);
-  good = own.Meet() && good;
-  own.calls = {};
-  return good ? kSuccess : kRemoteError;
+  own.Arrive(Phase::kCame);
+}
+
+// Goes on as far as the others are there.
+int Go(Communicator& own) {
+  if (own.phase == Phase::kCame && own.AllArrived()) {
+    own.good = Take(own);
+    Finish(nullptr);
+    own.Arrive(Phase::kTook);
+  }
+  if (own.phase == Phase::kTook && own.AllArrived()) {
+    own.calls = std::make_shared<Calls>();
+    own.phase = Phase::kIdle;
+    return own.good ? kSuccess : kRemoteError;
+  }
+  if (own.meeting->over.load()) return kRemoteError;
+  return own.phase == Phase::kIdle && own.good ? kSuccess
+         : own.phase == Phase::kIdle           ? kRemoteError
+                                               : kInProgress;
 }
 
 }  // namespace
@@ -175,10 +192,11 @@ int ncclCommInitRankConfig(void** communicator, int size, Id id, int rank, void*
   return kInProgress;
 }
 int ncclCommGetAsyncError(void* communicator, int* result) {
-  const Meeting& meeting = *static_cast<Communicator*>(communicator)->meeting;
-  *result = meeting.over.load()                    ? kRemoteError
-            : meeting.joined.load() < meeting.size ? kInProgress
-                                                   : kSuccess;
+  auto* own = static_cast<Communicator*>(communicator);
+  *result = Go(*own);
+  if (*result == kSuccess && own->meeting->joined.load() < own->meeting->size) {
+    *result = kInProgress;
+  }
   return kSuccess;
 }
 int ncclCommAbort(void* communicator) {
@@ -189,19 +207,19 @@ int ncclCommAbort(void* communicator) {
 }
 int ncclAllGather(const void* mine, void* all, size_t each, int, void* communicator, void* stream) {
   auto* own = static_cast<Communicator*>(communicator);
-  own->calls.gathers.push_back({mine, all, each});
+  own->calls->gathers.push_back({mine, all, each});
   Note(own, stream);
   return kSuccess;
 }
 int ncclSend(const void* from, size_t bytes, int, int to, void* communicator, void* stream) {
   auto* own = static_cast<Communicator*>(communicator);
-  own->calls.sends.push_back({to, from, bytes});
+  own->calls->sends.push_back({to, from, bytes});
   Note(own, stream);
   return kSuccess;
 }
 int ncclRecv(void* to, size_t bytes, int, int from, void* communicator, void* stream) {
   auto* own = static_cast<Communicator*>(communicator);
-  own->calls.receives.push_back({from, to, bytes});
+  own->calls->receives.push_back({from, to, bytes});
   Note(own, stream);
   return kSuccess;
 }
@@ -209,7 +227,8 @@ int ncclGroupStart() { return kSuccess; }
 int ncclGroupEnd() {
   int result = kSuccess;
   for (Communicator* own : queued) {
-    if (const int one = Exchange(*own); one != kSuccess) result = one;
+    Begin(*own);
+    if (const int one = Go(*own); one != kSuccess) result = one;
   }
   queued.clear();
   return result;

@@ -67,7 +67,7 @@ TEST(NcclGroup, EveryRankGetsWhatEveryRankGives) {
         std::memset(letters.data() + 3 * rank, 'a' + rank + round % 9, 3);
         const std::array parts = {NcclGroup::Part{mine.data(), all.data(), 8},
                                   NcclGroup::Part{letters.data() + 3 * rank, letters.data(), 3}};
-        ASSERT_TRUE(group.AllGather(parts, nullptr).ok());
+        ASSERT_TRUE(group.AllGather(parts, {nullptr, Soon()}).ok());
         for (int other = 0; other < ranks; ++other) {
           EXPECT_EQ(all[2 * static_cast<size_t>(other)], other);
           EXPECT_EQ(all[2 * static_cast<size_t>(other) + 1], round);
@@ -87,7 +87,7 @@ TEST(NcclGroup, EveryRankGetsWhatIsForIt) {
     ForEach(ranks, [&](NcclGroup& group, int rank) {
       std::vector<int32_t> send, receive(static_cast<size_t>(ranks));
       for (int to = 0; to < ranks; ++to) send.push_back(rank * 100 + to);
-      ASSERT_TRUE(group.AllToAll(send.data(), receive.data(), 4, nullptr).ok());
+      ASSERT_TRUE(group.AllToAll(send.data(), receive.data(), 4, {nullptr, Soon()}).ok());
       for (int from = 0; from < ranks; ++from) {
         EXPECT_EQ(receive[static_cast<size_t>(from)], from * 100 + rank);
       }
@@ -123,16 +123,47 @@ TEST(NcclGroup, AnAbortEndsAnExchangeThatWaitsAndEveryOneAfterIt) {
       EXPECT_TRUE(group.Check().ok());
       group.Abort();
       EXPECT_EQ(group.Check(), absl::AbortedError("group 3 epoch 9: it was aborted"));
-      EXPECT_EQ(group.AllGather({&part, 1}, nullptr),
+      EXPECT_EQ(group.AllGather({&part, 1}, {nullptr, Soon()}),
                 absl::AbortedError("group 3 epoch 9: it was aborted"));
       return;
     }
     waits.store(true);
-    const absl::Status status = group.AllGather({&part, 1}, nullptr);
+    const absl::Status status = group.AllGather({&part, 1}, {nullptr, Soon()});
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
     EXPECT_THAT(status.message(), HasSubstr("NCCL: group 3 epoch 9: a gather: remote process"));
     EXPECT_EQ(group.Check().code(), absl::StatusCode::kAborted);
   });
+}
+
+// Connections are made on the way of the first exchange: a rank that joined and then dies, or is
+// late, is waited for no longer than the group says.
+TEST(NcclGroup, AnExchangeWaitsUntilItsDeadlineOrTheEndOfTheGroup) {
+  const auto library = Library();
+  const auto id = library->MakeId();
+  ASSERT_TRUE(id.ok());
+  std::atomic<int> asked = -1;  // negative: the group lives
+  NcclGroup waits(library, 0, 2, "group 3 epoch 9");
+  NcclGroup silent(library, 1, 2, "group 3 epoch 9");
+  std::thread other([&] { EXPECT_TRUE(silent.Join(*id, Soon(), nullptr).ok()); });
+  const absl::Status joined = waits.Join(*id, Soon(), [&] {
+    if (asked.load() < 0) return absl::OkStatus();
+    return ++asked < 20 ? absl::OkStatus() : absl::AbortedError("rank 1 is gone");
+  });
+  other.join();
+  ASSERT_TRUE(joined.ok()) << joined;
+  std::array<int32_t, 2> from{}, to{};
+  const NcclGroup::Part part{from.data(), to.data(), 4};
+  const auto in20ms = [] { return MonotonicNow() + absl::Milliseconds(20); };
+  const absl::Status gather = waits.AllGather({&part, 1}, {nullptr, in20ms()});
+  EXPECT_EQ(gather.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(gather.message(), "group 3 epoch 9: a gather: the other ranks did not come");
+  const absl::Status exchange = waits.AllToAll(from.data(), to.data(), 4, {nullptr, in20ms()});
+  EXPECT_EQ(exchange.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(exchange.message(), "group 3 epoch 9: an exchange: the other ranks did not come");
+  asked = 0;
+  EXPECT_EQ(waits.AllToAll(from.data(), to.data(), 4, {nullptr, Soon()}),
+            absl::AbortedError("rank 1 is gone"));
+  EXPECT_EQ(asked.load(), 20);
 }
 
 }  // namespace

@@ -36,9 +36,10 @@ class NcclOnGpu : public ::testing::Test {
   // What lies at the place after `text` was written to the first and all was exchanged.
   absl::Status Queue() {
     const NcclGroup::Part part{memory_, memory_ + kBytes, kBytes};
-    const absl::Status gathered = group_->AllGather({&part, 1}, device_->queue());
+    const NcclGroup::Queue queue{device_->queue(), protocol::MonotonicNow() + absl::Seconds(30)};
+    const absl::Status gathered = group_->AllGather({&part, 1}, queue);
     if (!gathered.ok()) return gathered;
-    return group_->AllToAll(memory_ + kBytes, memory_ + 2 * kBytes, kBytes, device_->queue());
+    return group_->AllToAll(memory_ + kBytes, memory_ + 2 * kBytes, kBytes, queue);
   }
   std::string After(const std::string& text, const std::function<absl::Status()>& queue) {
     std::array<char, kBytes> bytes{};

@@ -209,6 +209,59 @@ TEST(RankExecutorDeathTest, ARankThatStandsStillAfterAWaitHasTheUsualDeadline) {
       ::testing::ExitedWithCode(protocol::kExitStepDeadline), "its deadline was 2[0-9]{3} ms");
 }
 
+// A device whose steps cannot be recorded.
+class UnrecordedDevice final : public SplitDevice {
+ public:
+  UnrecordedDevice() : SplitDevice(size_t{1} << 32) {}
+  absl::StatusOr<std::unique_ptr<kernels::StepGraph>> Capture(
+      const std::function<absl::Status()>&) override {
+    return absl::InternalError("moe.grouped_gemm waits for the device");
+  }
+};
+
+protocol::Envelope FromCoordinator(protocol::Message message) {
+  protocol::Envelope envelope;
+  envelope.from = protocol::kCoordinatorActor;
+  envelope.message = std::move(message);
+  return envelope;
+}
+
+// Formed anew, the group would fail again, for ever. The other rank, which can record, stays.
+TEST(RankExecutor, AStepThatCannotBeRecordedEndsItsWorkerAndNotTheOthers) {
+  RankSetup setup;
+  setup.split = setup.record = true;
+  Seat one(setup, 1);
+  setup.device = std::make_shared<UnrecordedDevice>();
+  WaitingWaker waker;
+  worker::WorkerActorOptions options;
+  options.registration.num_ranks = 2;
+  worker::WorkerActor zero(
+      options, std::make_unique<worker::StepExecutor>(LoadPart(setup, {0, setup.ranks}), waker));
+  VirtualContext context(protocol::ActorId{protocol::NodeId(1), 0});
+  zero.OnStart(context);
+  const std::string name = NewCommunicator();
+  one.Form(name, 5);
+  zero.OnMessage(context, FromCoordinator(protocol::FormGroup{
+                              protocol::GroupId(1), protocol::RankId(0), 2, Epoch(5), name}));
+  while (!context.stopped() && !context.Sent<protocol::AbortEpoch>()) {
+    waker.Wait();
+    zero.OnIdle(context);
+  }
+  const std::string error =
+      "recording the step of 1 sequences, 0 drafts each: moe.grouped_gemm waits for the device; "
+      "--enforce-eager goes without graphs";
+  ASSERT_TRUE(context.stopped().has_value());
+  EXPECT_EQ(*context.stopped(), absl::InternalError(error));
+  const auto aborted = context.Sent<protocol::AbortEpoch>();
+  ASSERT_TRUE(aborted.has_value());
+  EXPECT_EQ(aborted->epoch, Epoch(5));
+  EXPECT_EQ(aborted->reason, error);
+  const worker::FormOutcome other = one.AwaitFormed();
+  EXPECT_EQ(other.status.code(), absl::StatusCode::kAborted) << other.status;
+  EXPECT_THAT(other.status.message(), HasSubstr("moe.grouped_gemm waits for the device"));
+  EXPECT_FALSE(other.ends_worker);
+}
+
 // ---- the actor of a rank
 
 // Says what the test wants of a meeting.
@@ -247,10 +300,7 @@ class RankActorTest : public ::testing::Test {
     context_.TakeSent();
   }
   void Receive(protocol::Message message) {
-    protocol::Envelope envelope;
-    envelope.from = protocol::kCoordinatorActor;
-    envelope.message = std::move(message);
-    actor_->OnMessage(context_, std::move(envelope));
+    actor_->OnMessage(context_, FromCoordinator(std::move(message)));
   }
   void Form(uint64_t epoch, uint32_t rank = 1) {
     Receive(
@@ -293,6 +343,16 @@ TEST_F(RankActorTest, AMeetingThatFailsEndsTheEpoch) {
   EXPECT_EQ(aborted->reason, "rank 0 is not there");
   EXPECT_EQ(runner_->resets, resets + 1);
   EXPECT_EQ(formed_, 0);
+  EXPECT_FALSE(context_.stopped().has_value());
+}
+
+TEST_F(RankActorTest, AnErrorThatComesAgainInEveryEpochEndsTheWorker) {
+  Form(9);
+  const absl::Status error = absl::InternalError("recording the step of 1 sequences: no");
+  runner_->outcome = worker::FormOutcome{Epoch(9), error, true};
+  actor_->OnIdle(context_);
+  EXPECT_EQ(context_.Sent<protocol::AbortEpoch>()->reason, error.message());
+  EXPECT_EQ(context_.stopped(), error);
 }
 
 TEST_F(RankActorTest, APlaceThatIsNotItsPartEndsTheWorker) {

@@ -37,6 +37,7 @@ struct RankSetup {
   int max_drafts = 5;   // 0: no draft head
   bool split = false;   // ranks have devices with memory of their own, which exchange like GPUs
   bool record = false;  // decode steps are recorded
+  std::shared_ptr<kernels::Device> device;  // of a rank that has a special one
 };
 
 inline std::unique_ptr<worker::LoadedModel> LoadPart(const RankSetup& setup,
@@ -63,6 +64,7 @@ inline std::unique_ptr<worker::LoadedModel> LoadPart(const RankSetup& setup,
   options.shard = shard;
   options.record_steps = setup.record;
   if (setup.split) options.device = std::make_shared<SplitDevice>(size_t{1} << 32);
+  if (setup.device != nullptr) options.device = setup.device;
   if (worker::IsGpuBackend(setup.backend)) {
     auto device = worker::OpenGpu(setup.backend, 0);
     EXPECT_TRUE(device.ok()) << device.status();
@@ -98,7 +100,10 @@ class RankGroup {
   // A new epoch: caches are empty.
   void Meet() {
     std::vector<worker::LoadedModel*> parts;
-    for (const auto& part : parts_) parts.push_back(part.get());
+    for (const auto& part : parts_) {
+      if (part->ranks() != nullptr) part->LeaveGroup();
+      parts.push_back(part.get());
+    }
     groups_.clear();
     groups_ = MeetRanks(parts);
     for (size_t rank = 0; rank < parts_.size(); ++rank) {

@@ -3,10 +3,14 @@
 // ends the step of all.
 #include "tests/worker/rank_group.h"
 
+#include <array>
+#include <atomic>
 #include <functional>
+#include <thread>
 #include <tuple>
 
 #include <gmock/gmock.h>
+#include <poll.h>
 
 #include "tests/worker/draft_stream.h"
 
@@ -363,6 +367,90 @@ TEST(RankErrors, PlansThatDoNotBelongTogetherAreNamed) {
                                                         : "in lane 1"));
     }
   }
+}
+
+// A rank that joins NCCL's communicator and then makes no exchange of its own: NCCL makes its
+// connections in the first one, which waits for it. `then` is what else it does.
+absl::Status EnterWithASilentRank(absl::Duration patience,
+                                  const std::function<void(protocol::HostGroup&)>& then) {
+  const auto library = *protocol::NcclLibrary::Open(SKEIN_FAKE_NCCL);
+  SplitDevice device(size_t{1} << 20);
+  const std::string name = NewCommunicator();
+  absl::Status entered;
+  std::atomic<bool> left = false;
+  ForEachRank(2, [&](size_t rank) {
+    auto group = *protocol::HostGroup::Create({.name = name,
+                                               .label = "group 2 epoch 4",
+                                               .rank = static_cast<int>(rank),
+                                               .size = 2,
+                                               .capacity = 4096});
+    ASSERT_TRUE(group->Join(protocol::MonotonicNow() + absl::Seconds(30)).ok());
+    if (rank == 0) {
+      worker::RankExchange exchange({0, 2}, 4096, device, library);
+      entered = exchange.Enter(*group, "group 2 epoch 4", protocol::MonotonicNow() + patience);
+      left.store(true);
+      return;
+    }
+    std::array<protocol::NcclId, 2> ids{};
+    const protocol::GatherPart part{std::as_bytes(std::span(&ids[1], 1)),
+                                    std::as_writable_bytes(std::span(ids)), sizeof ids[0]};
+    const absl::Time late = protocol::MonotonicNow() + absl::Seconds(30);
+    ASSERT_TRUE(group->AllGather({&part, 1}, late).ok());
+    protocol::NcclGroup nccl(library, 1, 2, "group 2 epoch 4");
+    ASSERT_TRUE(nccl.Join(ids[0], late, nullptr).ok());
+    then(*group);
+    while (!left.load()) std::this_thread::yield();
+  });
+  return entered;
+}
+
+// rule: HA7
+TEST(RankErrors, ARankThatDiesWhileNcclConnectsIsNoticedAtOnce) {
+  absl::Time told;
+  const absl::Status entered =
+      EnterWithASilentRank(absl::Seconds(30), [&](protocol::HostGroup& group) {
+        ::poll(nullptr, 0, 50);
+        told = protocol::MonotonicNow();
+        group.Abort("rank 1 is gone");
+      });
+  EXPECT_LT(protocol::MonotonicNow() - told, absl::Milliseconds(1200));
+  EXPECT_EQ(entered.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(entered.message(), HasSubstr("rank 1 is gone"));
+}
+
+TEST(RankErrors, ARankThatMakesNoConnectionsIsWaitedForUntilTheDeadline) {
+  const absl::Status entered =
+      EnterWithASilentRank(absl::Milliseconds(200), [](protocol::HostGroup&) {});
+  EXPECT_EQ(entered.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(entered.message(), "group 2 epoch 4: a gather: the other ranks did not come");
+}
+
+// What ends the exchanges of a step is told once: the device is whole when it recovers.
+TEST(RankErrors, ADeviceRecoversFromAStepThatAnotherRankEnded) {
+  RankSetup setup;
+  setup.split = true;
+  RankGroup group(setup);
+  group.group(1).Abort("rank 1 stops");
+  worker::LoadedModel& part = group.part(0);
+  const absl::Status waited = part.device().Wait();
+  EXPECT_EQ(waited.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(waited.message(), HasSubstr("rank 1 stops"));
+  EXPECT_TRUE(part.model().Recover().ok()) << part.model().Recover();
+}
+
+// A device that waits for the exchange of a rank that is late waits no longer than the step may
+// take, and ends the group.
+TEST(RankErrors, ADeviceWaitsForALateRankUntilTheDeadlineOfTheStep) {
+  RankSetup setup;
+  setup.split = true;
+  RankGroup group(setup);
+  worker::LoadedModel& part = group.part(0);
+  part.ranks()->SetDeadline(protocol::MonotonicNow() + absl::Seconds(60));
+  EXPECT_TRUE(part.device().Wait().ok());
+  part.ranks()->SetDeadline(protocol::MonotonicNow() - absl::Milliseconds(1));
+  EXPECT_EQ(part.device().Wait(),
+            absl::DeadlineExceededError("an exchange of the step did not end: a rank is late"));
+  EXPECT_THAT(group.group(1).Live().message(), HasSubstr("a rank is late"));
 }
 
 // After an abort every later plan of the epoch is answered, and no rank waits.

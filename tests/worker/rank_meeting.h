@@ -52,7 +52,9 @@ inline std::vector<std::unique_ptr<protocol::HostGroup>> MeetRanks(
     const absl::Status entered = parts[rank]->EnterGroup(
         **group, "group 0 epoch 1", protocol::MonotonicNow() + absl::Seconds(30));
     ASSERT_TRUE(entered.ok()) << entered;
-    exchange->SetDeadline(absl::InfiniteFuture());
+    const absl::Status recorded =
+        parts[rank]->RecordInGroup(protocol::MonotonicNow() + absl::Seconds(60));
+    ASSERT_TRUE(recorded.ok()) << recorded;
     groups[rank] = *std::move(group);
   });
   return groups;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "kernels/device.h"
@@ -41,7 +42,9 @@ class SplitDevice : public kernels::Device {
   absl::Status Move(void* to, const void* from, size_t bytes) override {
     return host_.Move(to, from, bytes);
   }
-  absl::Status Wait() override { return absl::OkStatus(); }
+  void SetWatch(Watch watch) override { watch_ = std::move(watch); }
+  // Asks as a device does that finds its work under way.
+  absl::Status Wait() override { return watch_ ? watch_() : absl::OkStatus(); }
   bool is_host() const override { return false; }
   uint64_t num_launches() const override { return copies_; }
   absl::StatusOr<std::unique_ptr<kernels::StepGraph>> Capture(
@@ -54,6 +57,7 @@ class SplitDevice : public kernels::Device {
   size_t bytes_max_;
   size_t bytes_ = 0;
   uint64_t copies_ = 0;
+  Watch watch_;
 };
 
 }  // namespace skein::tests

@@ -56,7 +56,7 @@ absl::Status RankExchange::GatherOnDevice(std::span<const protocol::GatherPart> 
     queued[i] = {whole ? part.mine.data() : own, part.all.data(), part.each};
   }
   return nccl_ == nullptr ? absl::OkStatus()
-                          : nccl_->AllGather({queued.data(), parts.size()}, device_.queue());
+                          : nccl_->AllGather({queued.data(), parts.size()}, Queue());
 }
 
 absl::Status RankExchange::GatherValue(std::span<const std::byte> mine, std::span<std::byte> all) {
@@ -77,7 +77,7 @@ absl::Status RankExchange::SendHome(const TensorView& rows, const TensorView& ho
   const std::span<std::byte> to = SpanOf(home);
   if (nccl_ == nullptr) return device_.Move(to.data(), from.data(), from.size());
   return nccl_->AllToAll(from.data(), to.data(), from.size() / static_cast<size_t>(size()),
-                         device_.queue());
+                         Queue());
 }
 
 absl::Status RankExchange::Enter(protocol::CollectiveGroup& group, const std::string& label,
@@ -113,8 +113,8 @@ absl::Status RankExchange::Connect() {
   SKEIN_ASSIGN_OR_RETURN(void* memory, device_.Allocate(2 * bytes));
   auto* from = static_cast<std::byte*>(memory);
   const protocol::NcclGroup::Part part{from, from + bytes, kEach};
-  absl::Status status = nccl_->AllGather({&part, 1}, device_.queue());
-  if (status.ok()) status = nccl_->AllToAll(from, from + bytes, kEach, device_.queue());
+  absl::Status status = nccl_->AllGather({&part, 1}, Queue());
+  if (status.ok()) status = nccl_->AllToAll(from, from + bytes, kEach, Queue());
   const absl::Status waited = device_.Wait();
   device_.Free(memory);
   return status.ok() ? waited : status;
@@ -127,6 +127,8 @@ void RankExchange::Leave() {
 }
 
 absl::Status RankExchange::Watch() {
+  // Told once: what is queued after it waits for nobody.
+  if (nccl_->ended()) return absl::OkStatus();
   absl::Status status = group_->Live();
   if (status.ok()) status = nccl_->Check();
   if (status.ok() && protocol::MonotonicNow() > deadline_) {

@@ -49,7 +49,8 @@ class RankExchange {
   // What was recorded in the epoch is gone before.
   void Leave();
   bool joined() const { return group_ != nullptr; }
-  // When the collectives of the running step must be over; the infinite future between steps.
+  // When the collectives of the running step or recording must be over; the infinite future between
+  // steps.
   void SetDeadline(absl::Time deadline) { deadline_ = deadline; }
   // Ends the group: the step has failed here and so for all ranks.
   void Abort(std::string_view reason) {
@@ -79,6 +80,7 @@ class RankExchange {
   absl::Status SendHome(const kernels::TensorView& rows, const kernels::TensorView& home);
 
  private:
+  protocol::NcclGroup::Queue Queue() { return {device_.queue(), deadline_}; }
   absl::Status GatherOnDevice(std::span<const protocol::GatherPart> parts);
   absl::Status MeetOnDevice(const std::string& label, absl::Time deadline);
   // Both kinds of exchange once: what NCCL makes on the way cannot be made in a recording.

@@ -55,6 +55,9 @@ struct RegisterWorker {
   friend bool operator==(const RegisterWorker&, const RegisterWorker&) = default;
 };
 
+// By layer, those of the draft head last, and by expert: the rank that holds it.
+using ExpertPlacement = std::vector<std::vector<uint16_t>>;
+
 // Where a rank of a group is, as it registered.
 struct RankAddress {
   std::string host;

@@ -70,7 +70,17 @@ absl::StatusOr<Room> FindRoom(const protocol::Config& config, const ModelSpec& s
         "serve a smaller model"));
   }
   const uint64_t free = std::min(device.free_bytes, share) - weights;
-  return Room{free, free / 4 * 3};
+  const auto rows = static_cast<int>(config.scheduler.max_num_batched_tokens);
+  const uint64_t group = GroupBytes(spec, BackendNumerics(config.worker.backend), shard, rows);
+  if (group >= free) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("scheduler.expert_parallel_size is ", shard.num_ranks,
+                     ": exchanging the rows of all ranks ", "needs ", group >> 20,
+                     " MiB beside the weights, ", free >> 20, " MiB are left of the ", device.name,
+                     "; lower scheduler.max_num_batched_tokens, which is ", rows,
+                     ", or raise worker.gpu_memory_utilization"));
+  }
+  return Room{free - group, (free - group) / 4 * 3};
 }
 
 absl::StatusOr<int> NumBlocks(const protocol::Config& config, const ModelSpec& spec,

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/register.h"
 #include "kernels/reference/register.h"
+#include "tests/worker/split_device.h"
 
 namespace skein::worker {
 namespace {
@@ -179,10 +180,43 @@ TEST_F(PreflightTest, ARankNeedsRoomForItsPartOfTheWeightsAlone) {
     return high;
   };
   const uint64_t whole = least({});
-  EXPECT_EQ(least({1, 4}), whole - left_out);
+  const uint64_t group = GroupBytes(spec_, BackendNumerics("cpu"), {1, 4}, 32);
+  EXPECT_EQ(least({1, 4}), whole - left_out + group);
   gpu.free_bytes = whole - left_out;
   EXPECT_THAT(std::string(PlanLoad(config_, spec_, gpu).status().message()),
               HasSubstr("give more ranks (scheduler.expert_parallel_size)"));
+}
+
+// The buffers of a group are counted as they are made, and NCCL's with an allowance.
+TEST_F(PreflightTest, ARankOfAGroupNeedsRoomForTheRowsOfAllRanks) {
+  const Numerics numerics = BackendNumerics("cpu");
+  EXPECT_EQ(GroupBytes(spec_, numerics, {}, 32), 0u);
+  for (const int rows : {32, 96}) {
+    const auto device = std::make_shared<tests::SplitDevice>(size_t{1} << 30);
+    RankExchange exchange({1, 4}, 0, *device, nullptr);
+    Arena alone(device), grouped(device);
+    const MoeScratch without(spec_, numerics, rows, alone, nullptr);
+    const MoeScratch with(spec_, numerics, rows, grouped, &exchange);
+    const uint64_t nccl = uint64_t{4} * 256 << 20;
+    const uint64_t made = grouped.total_bytes() - alone.total_bytes();
+    EXPECT_GT(made, uint64_t{2} * 4 * static_cast<uint64_t>(rows) * 2 *
+                        static_cast<uint64_t>(spec_.hidden) * 2)
+        << "products of two experts a row, for all ranks and from them";
+    // Arrays begin at multiples of 256 bytes.
+    EXPECT_NEAR(static_cast<double>(GroupBytes(spec_, numerics, {1, 4}, rows) - nccl),
+                static_cast<double>(made), 7 * 256);
+  }
+  kernels::DeviceProperties gpu{.name = "GPU", .features = "", .num_cores = 1};
+  gpu.memory_bytes = gpu.free_bytes = uint64_t{1} << 30;
+  EXPECT_TRUE(PlanLoad(config_, spec_, gpu).ok());
+  const absl::Status status = PlanLoad(config_, spec_, gpu, {1, 4}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(
+      std::string(status.message()),
+      ::testing::MatchesRegex(
+          "scheduler.expert_parallel_size is 4: exchanging the rows of all ranks needs 10.. "
+          "MiB beside the weights, .* MiB are left of the GPU; lower "
+          "scheduler.max_num_batched_tokens, which is 32, or raise .*"));
 }
 
 // The rest of a device is for others, whether they use it now or not.

@@ -20,6 +20,15 @@ size_t BytesOf(const TensorView& view) {
   return static_cast<size_t>(view.size()) * kernels::DTypeBytes(view.dtype);
 }
 
+// What NCCL takes of a GPU for a rank of its communicator: buffers of each channel to each rank
+// that it is connected with. An allowance, not a measurement.
+constexpr uint64_t kNcclBytes = uint64_t{256} << 20;
+
+// Of a token, in the layer that chooses most.
+int MostExperts(const ModelSpec& spec) {
+  return std::max(spec.experts_per_token, spec.dspark.experts_per_token);
+}
+
 std::span<std::byte> SpanOf(const TensorView& view) {
   return {view.as<std::byte>(), BytesOf(view)};
 }
@@ -140,12 +149,27 @@ absl::Status RankExchange::Watch() {
   return status;
 }
 
+uint64_t GroupBytes(const ModelSpec& spec, const Numerics& numerics, const Shard& shard,
+                    int max_rows) {
+  if (shard.whole()) return 0;
+  const auto rows = static_cast<uint64_t>(max_rows);
+  const auto all = static_cast<uint64_t>(shard.num_ranks) * rows;
+  const auto hidden = static_cast<uint64_t>(spec.hidden);
+  const auto k = static_cast<uint64_t>(MostExperts(spec));
+  const uint64_t act = kernels::DTypeBytes(numerics.act);
+  const uint64_t wide = kernels::DTypeBytes(numerics.wide);
+  // Those of MoeScratch: rows, scales, choices and weights; products on their way out and home.
+  const uint64_t gathered =
+      all * (hidden * act + (hidden + 31) / 32 + k * (4 + wide)) + rows * k * 4;
+  const uint64_t products = 2 * all * k * hidden * act;
+  return gathered + products + static_cast<uint64_t>(shard.num_ranks) * kNcclBytes;
+}
+
 size_t ExchangeBytes(const ModelSpec& spec, const Numerics& numerics, int max_rows) {
   constexpr size_t kPad = 64 * protocol::kGatherPartsMax;
   const auto rows = static_cast<size_t>(max_rows);
   const auto hidden = static_cast<size_t>(spec.hidden);
-  const auto k =
-      static_cast<size_t>(std::max(spec.experts_per_token, spec.dspark.experts_per_token));
+  const auto k = static_cast<size_t>(MostExperts(spec));
   const size_t act = kernels::DTypeBytes(numerics.act);
   const size_t wide = kernels::DTypeBytes(numerics.wide);
   const size_t dispatch = rows * (hidden * act + (hidden + 31) / 32 + k * (4 + wide)) + kPad;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -97,6 +98,11 @@ class RankExchange {
   absl::Time deadline_ = absl::InfinitePast();
   int rows_ = 0;
 };
+
+// Memory of a GPU that a rank of a group has beside its part of the model: its buffers for the rows
+// and products of all ranks, and an allowance for NCCL's own. 0 for a whole model.
+uint64_t GroupBytes(const ModelSpec& spec, const Numerics& numerics, const Shard& shard,
+                    int max_rows);
 
 // The capacity that a model needs of its group.
 size_t ExchangeBytes(const ModelSpec& spec, const Numerics& numerics, int max_rows);

@@ -70,6 +70,7 @@ ClusterScheduler::Target ClusterScheduler::TargetOf(const Sequence& sequence, Pa
     loads_[i].outstanding_tokens = engine.outstanding_tokens();
     loads_[i].capacity_tokens = uint64_t{geometry.num_blocks} * geometry.block_tokens;
     loads_[i].marked = 0;
+    loads_[i].own_tokens = 0;
     const bool takes = i / num_ranks_ != from / num_ranks_ && engine.has_epoch() &&
                        !engine.cordoned() && !engine.starved() && IsOf(part, i) &&
                        engine.FindRoom().sequences > promised[i] && engine.CheckFits(sequence).ok();

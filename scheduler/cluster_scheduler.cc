@@ -1,6 +1,7 @@
 #include "scheduler/cluster_scheduler.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -162,6 +163,7 @@ std::vector<SequenceDelta> ClusterScheduler::StartEpoch(
   std::vector<SequenceDelta> gone;
   for (const auto& [id, sequence] : sequences_) {
     if (sequence->state != SequenceState::kQueued) continue;
+    sequence->placings = 0;  // the cache of the group is empty
     const absl::Status fits = CheckFits(*sequence);
     if (fits.ok()) continue;
     SequenceDelta delta;
@@ -275,9 +277,26 @@ uint32_t ClusterScheduler::NumMarked(uint32_t engine) const {
   return count;
 }
 
-// The engine that could start the sequence now and has the least to do.
-std::optional<uint32_t> ClusterScheduler::PlaceOf(const Sequence& sequence) {
+// Takes from the load of each engine that could start the sequence what it has cached of it. Who is
+// placed plan after plan, since it finds no room in the steps, is looked up after 1, 2, 4, 8 ...
+// times: a prompt is long, and plans are many.
+void ClusterScheduler::Appraise(Sequence& sequence) {
+  if (std::has_single_bit(++sequence.placings)) {
+    sequence.cached_on.assign(engines_.size(), Sequence::kNotLookedUp);
+  }
+  for (uint32_t i = 0; i < engines_.size(); ++i) {
+    if (!loads_[i].can_take) continue;
+    uint32_t& cached = sequence.cached_on[i];
+    if (cached == Sequence::kNotLookedUp) cached = engines_[i]->CachedTokens(sequence);
+    loads_[i].own_tokens -= cached;
+  }
+}
+
+// The engine that could start the sequence now and has the least to compute with it.
+std::optional<uint32_t> ClusterScheduler::PlaceOf(Sequence& sequence) {
   const Part part = PartOf(sequence);
+  const uint64_t own = OutstandingTokens(sequence);
+  uint32_t takers = 0;
   for (uint32_t i = 0; i < engines_.size(); ++i) {
     GroupScheduler& engine = *engines_[i];
     const uint32_t blocks = rooms_[i].blocks;
@@ -286,7 +305,10 @@ std::optional<uint32_t> ClusterScheduler::PlaceOf(const Sequence& sequence) {
         engine.CheckFits(sequence).ok() &&
         (engine.FirstBlocks(sequence) <= blocks || engine.FirstBlocksFound(sequence) <= blocks);
     loads_[i].marked = sequence.suspicion.marked() ? NumMarked(i) : 0;
+    loads_[i].own_tokens = own;
+    takers += loads_[i].can_take ? 1 : 0;
   }
+  if (takers > 1 && limits_.prefix_caching) Appraise(sequence);
   return ChooseEngine(loads_);
 }
 
@@ -329,7 +351,7 @@ void ClusterScheduler::Assign() {
     --rooms_[*chosen].sequences;
     rooms_[*chosen].blocks -=
         std::min(rooms_[*chosen].blocks, engines_[*chosen]->FirstBlocks(*sequence));
-    loads_[*chosen].outstanding_tokens += OutstandingTokens(*sequence);
+    loads_[*chosen].outstanding_tokens += loads_[*chosen].own_tokens;
   }
 }
 

@@ -1,7 +1,7 @@
-// All worker groups of a coordinator: one waiting line, from which each sequence goes to the least
-// loaded engine that can start it, and the transactions of each group. An engine is a rank of a
-// group; those of a group take every step together. A pure function with state, as GroupScheduler
-// is. One caller, the control loop. Owns every Sequence.
+// All worker groups of a coordinator: one waiting line, from which each sequence goes to the engine
+// that can start it and has the least to compute with it, and the transactions of each group. An
+// engine is a rank of a group; those of a group take every step together. A pure function with
+// state, as GroupScheduler is. One caller, the control loop. Owns every Sequence.
 #pragma once
 
 #include <cstdint>
@@ -160,7 +160,8 @@ class ClusterScheduler {
   uint32_t NumMarked(uint32_t engine) const;
   bool PlanRanks(Ranks ranks, uint32_t lane, uint32_t turn,
                  std::vector<protocol::StepPlan>& plans) const;
-  std::optional<uint32_t> PlaceOf(const Sequence& sequence);
+  std::optional<uint32_t> PlaceOf(Sequence& sequence);
+  void Appraise(Sequence& sequence);
   bool MayRun(const Sequence& sequence, Part part, const GroupScheduler& engine) const;
   const GroupScheduler* ProbationEngine(const Sequence& sequence) const;
   absl::Status CheckFits(const Sequence& sequence) const;

@@ -17,7 +17,7 @@ std::optional<uint32_t> ChooseEngine(std::span<const EngineLoad> engines) {
   for (uint32_t i = 0; i < engines.size(); ++i) {
     const EngineLoad& engine = engines[i];
     if (!engine.can_take || engine.capacity_tokens == 0) continue;
-    const double load = static_cast<double>(engine.outstanding_tokens) /
+    const double load = static_cast<double>(engine.outstanding_tokens + engine.own_tokens) /
                         static_cast<double>(engine.capacity_tokens);
     if (!best || engine.marked < engines[*best].marked ||
         (engine.marked == engines[*best].marked && load < least)) {

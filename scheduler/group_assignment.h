@@ -1,5 +1,5 @@
-// Which engine, that is which rank of which worker group, takes a sequence: the least loaded of
-// those that can start it. Pure functions.
+// Which engine, that is which rank of which worker group, takes a sequence: the one that would have
+// the least to compute with it, of those that can start it. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,15 @@ struct EngineLoad {
   bool can_take = false;  // an epoch runs, a slot and the blocks of the first chunk are free
   uint64_t outstanding_tokens = 0;  // of its running sequences and those just assigned to it
   uint64_t capacity_tokens = 0;     // that its cache holds
+  // That the sequence would add: those of OutstandingTokens without what the engine has cached.
+  uint64_t own_tokens = 0;
   // Sequences with marks in its group, when one more of them is to be placed; else 0.
   uint32_t marked = 0;
 };
 
 // The index of the engine with the fewest marked sequences among those that can take one more; of
-// these the one with the least outstanding tokens relative to its capacity; of equals the lowest.
-// Nothing when none can.
+// these the one with the least tokens to compute, outstanding ones and those of the sequence,
+// relative to its capacity; of equals the lowest. Nothing when none can.
 std::optional<uint32_t> ChooseEngine(std::span<const EngineLoad> engines);
 
 }  // namespace skein::scheduler

@@ -90,6 +90,16 @@ uint32_t GroupScheduler::FirstBlocksFound(const Sequence& sequence) {
   return LookUp(sequence, std::min(limits_.max_num_batched_tokens, geometry_.max_rows), use);
 }
 
+uint32_t GroupScheduler::CachedTokens(const Sequence& sequence) {
+  if (cache_ == nullptr || sequence.length() <= geometry_.block_tokens) return 0;
+  // Most engines do not have the first block: that costs one look.
+  cache_->Find(sequence.cache_root, sequence.tokens, 1, match_);
+  if (match_.nodes.empty()) return 0;
+  CacheUse use;
+  LookUp(sequence, 0, use);
+  return use.resume_length;
+}
+
 // Looks up a newcomer and gives it what is held of its tokens. False, and nothing changed, when its
 // first chunk finds no room.
 bool GroupScheduler::UseCache(Sequence& sequence, const StepBudget& budget) {

@@ -97,6 +97,7 @@ void GroupScheduler::TakeBack(Sequence& sequence) {
 void GroupScheduler::Requeue(Sequence& sequence) {
   TakeBack(sequence);
   sequence.handed_over = false;
+  sequence.placings = 0;
   sequence.state = SequenceState::kQueued;
   queue_.Push(&sequence);
 }

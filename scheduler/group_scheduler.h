@@ -211,6 +211,8 @@ class GroupScheduler {
   uint32_t FirstBlocks(const Sequence& sequence) const;
   // The same without those that the prefix cache has and somebody uses: looks them up.
   uint32_t FirstBlocksFound(const Sequence& sequence);
+  // Tokens of a queued sequence that it would not compute here: looks them up.
+  uint32_t CachedTokens(const Sequence& sequence);
 
   // The next step of a lane, or nothing when the lane has one in flight, no epoch runs, or nothing
   // can run. `newcomers`: queued sequences that were assigned to this group, in order of service;

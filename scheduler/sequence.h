@@ -123,6 +123,11 @@ struct alignas(64) Sequence {
   std::optional<uint32_t> pinned;
   // The engine that has its cache, or gets it by a transfer: it starts there, once that is over.
   std::optional<uint32_t> moved_to;
+  // Of a queued one: how often it was placed, and its tokens that each engine had cached when they
+  // were looked up last; kNotLookedUp: they were not.
+  static constexpr uint32_t kNotLookedUp = ~0U;
+  uint32_t placings = 0;
+  std::vector<uint32_t> cached_on;
   std::optional<protocol::TransferId> awaits;
   bool handed_over = false;  // a group of those that decode is to run it
   uint32_t moves_from_length =

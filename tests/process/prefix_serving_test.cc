@@ -53,6 +53,35 @@ TEST(PrefixServingTest, AHitChangesCachedTokensAndNothingElse) {
   EXPECT_EQ(server.Metric("skein_kv_audit_violations_total"), 0);
 }
 
+// Of two groups that compute nothing the first takes a request: unless the other one has its
+// prefix, for as long as that one has not more to do than the prefix is worth.
+TEST(PrefixServingTest, AChatGoesOnWhereItsPrefixIsAndUnderLoadSpreads) {
+  LiveServer server;
+  ASSERT_TRUE(server.StartReady({"--data-parallel-size", "2"})) << server.output();
+  const auto prompts = [&](int engine) {
+    return server.Metric("skein_prompt_tokens_total{engine=\"" + std::to_string(engine) + "\"}");
+  };
+  const ChatCall story = {.content = "Tell me about rivers.", .max_tokens = 400};
+  const auto busy = OpenStreams(server.port(), story, 1);
+  ASSERT_TRUE(busy[0]->WaitTokens(5)) << server.output();
+  const double first_before = prompts(0);
+  EXPECT_EQ(Ask(server.port(), Completion(300)).cached_tokens, 0);
+  EXPECT_EQ(prompts(1), 300) << "the first group has a story to tell";
+  EXPECT_EQ(busy[0]->Join().entries.size(), 400u);
+  for (const int32_t length : {330, 400}) {
+    EXPECT_GE(Ask(server.port(), Completion(length)).cached_tokens, 256);
+  }
+  EXPECT_EQ(prompts(0), first_before);
+  EXPECT_EQ(prompts(1), 300 + 330 + 400);
+  ChatCall many = Completion(410);
+  many.max_tokens = 200;
+  for (const auto& stream : OpenStreams(server.port(), many, 6)) {
+    EXPECT_EQ(stream->Join().entries.size(), 200u);
+  }
+  EXPECT_GE(prompts(0), first_before + 410) << server.output();
+  EXPECT_GE(prompts(1), 300 + 330 + 400 + 410);
+}
+
 // rule: P5
 TEST(PrefixServingTest, SaltsShareNothing) {
   LiveServer server;

@@ -234,6 +234,82 @@ TEST(ClusterScheduler, APinnedSequenceFitsItsEngineOrIsRefused) {
   EXPECT_TRUE(harness.scheduler().AddSequence(pinned).ok());
 }
 
+// Two groups with prefix caches; the second one has the prompt of sequence 2, and nothing runs.
+GroupHarness PairWithAPrefix(HarnessSetup setup = {}) {
+  setup.prefix_caching = true;
+  setup.num_checkpoints = 8;
+  GroupHarness harness = StartedPair(setup);
+  EXPECT_TRUE(harness.AddSimple(1, 4, 3).ok());
+  EXPECT_TRUE(harness.AddSimple(2, 24, 3).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(1U));
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(2U));
+  EXPECT_TRUE(harness.Finish());
+  return harness;
+}
+
+// The prompt of sequence 2, and more of its own.
+absl::Status AddContinuation(GroupHarness& harness, uint64_t id, int32_t generated) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 24; ++i) tokens.push_back(200 + i);
+  for (int32_t i = 0; i < 4; ++i) tokens.push_back(static_cast<int32_t>(id) * 100 + i);
+  return harness.Add(id, std::move(tokens), StopAt(generated));
+}
+
+TEST(ClusterScheduler, APromptGoesWhereItsPrefixIs) {
+  GroupHarness harness = PairWithAPrefix();
+  ASSERT_TRUE(AddContinuation(harness, 3, 5).ok());
+  ASSERT_TRUE(harness.AddSimple(4, 28, 5).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(4U)) << "of an unknown one nobody has a part";
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(3U));
+  EXPECT_TRUE(harness.Finish());
+  EXPECT_EQ(harness.outcome(3).cached_tokens, 24U);
+  // The cache of a new epoch is empty.
+  harness.Abort(1);
+  harness.Start(3, 1);
+  ASSERT_TRUE(AddContinuation(harness, 5, 5).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(5U));
+  EXPECT_TRUE(harness.Finish());
+}
+
+TEST(ClusterScheduler, APrefixIsWorthAsManyTokensAsItHas) {
+  GroupHarness harness = PairWithAPrefix();
+  // 4 + 16 tokens each where the prefix is, 24 more where it is not.
+  for (uint64_t id = 3; id <= 6; ++id) ASSERT_TRUE(AddContinuation(harness, id, 16).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(3U, 4U, 6U))
+      << "0, 20 against 24, 40 against 44";
+  EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(5U)) << "40 against 24";
+  EXPECT_TRUE(harness.Finish());
+}
+
+// Many wait for room in the steps, and plans are many: a prompt is looked up now and then.
+TEST(ClusterScheduler, WhoIsPlacedInEveryPlanIsLookedUpSeldom) {
+  static int first_blocks;
+  HarnessSetup setup{.budget = 2, .max_model_len = 256};
+  setup.num_blocks = 256;
+  setup.hash = [](uint64_t parent, std::span<const int32_t> tokens) {
+    first_blocks += tokens[0] == 500 ? 1 : 0;
+    return scheduler::HashTokens(parent, tokens);
+  };
+  GroupHarness harness = PairWithAPrefix(setup);
+  // Both engines have slots, and steps that are full.
+  for (const uint64_t id : {3, 4}) ASSERT_TRUE(harness.AddSimple(id, 80, 2).ok());
+  ASSERT_TRUE(harness.AddSimple(5, 20, 2).ok());
+  first_blocks = 0;
+  int plans = 0;
+  while (harness.scheduler().num_queued() > 0 || plans == 0) {
+    for (const uint32_t engine : {0U, 1U}) {
+      if (harness.waiting(0, engine)) {
+        EXPECT_TRUE(harness.Deliver(0, engine).ok());
+      }
+      plans += harness.Plan(0, engine).has_value() ? 1 : 0;
+    }
+  }
+  EXPECT_GT(plans, 64);
+  EXPECT_GE(first_blocks, 2);
+  EXPECT_LE(first_blocks, 2 * 8 + 2) << "of " << plans << " plans";
+  EXPECT_TRUE(harness.Finish());
+}
+
 TEST(ClusterScheduler, EqualCallsGiveEqualPlans) {
   auto run = [] {
     GroupHarness harness = StartedPair({.max_num_seqs = 3, .budget = 5, .lanes = 2});

@@ -1,4 +1,4 @@
-// The load of a sequence, and the choice of the least loaded group that can take one more.
+// The load of a sequence, and the choice of the group that would have the least to compute with it.
 #include "scheduler/group_assignment.h"
 
 #include <vector>
@@ -35,6 +35,16 @@ TEST(GroupAssignment, TheLeastLoadedRelativeToItsCapacityTakes) {
   groups[2].can_take = false;
   EXPECT_EQ(ChooseEngine(groups), std::nullopt);
   EXPECT_EQ(ChooseEngine({}), std::nullopt);
+}
+
+TEST(GroupAssignment, WhatAnEngineHasCachedCountsAsMuchAsOtherWork) {
+  // 400 tokens, of which the second engine has 300 cached.
+  std::vector<EngineLoad> groups = {{true, 0, 1000, 400}, {true, 299, 1000, 100}};
+  EXPECT_EQ(ChooseEngine(groups), 1U);
+  groups[1].outstanding_tokens = 300;
+  EXPECT_EQ(ChooseEngine(groups), 0U) << "of equals the lowest";
+  groups[0].marked = 1;
+  EXPECT_EQ(ChooseEngine(groups), 1U) << "suspects spread first of all";
 }
 
 TEST(GroupAssignment, OfEqualsTheLowest) {

@@ -45,6 +45,7 @@ constexpr std::array<std::string_view, kNumMarks> kNames = {
     "undrafted near the end",
     "undrafted by grammar",
     "cache hit",
+    "placed by prefix",
     "missed evicted",
     "missed state missing",
     "missed salt",

@@ -52,6 +52,7 @@ enum class Mark : uint8_t {
   kUndraftedNearTheEnd,
   kUndraftedByGrammar,
   kCacheHit,
+  kPlacedByPrefix,
   kMissedEvicted,
   kMissedStateMissing,
   kMissedSalt,

@@ -23,6 +23,14 @@ void SimCluster::ObserveSequence(const scheduler::Sequence& sequence) {
   marks_.Reach(Mark::kSparedAfterDeaths, runs && worn_.contains(sequence.id));
   marks_.Reach(Mark::kRecomputesShared,
                sequence.computed < sequence.cache.shared_length && sequence.in_flight);
+  // Where it runs more of it was cached than elsewhere.
+  const auto& cached = sequence.cached_on;
+  marks_.Reach(Mark::kPlacedByPrefix,
+               runs && sequence.engine < cached.size() &&
+                   std::any_of(cached.begin(), cached.end(), [&](uint32_t other) {
+                     return cached[sequence.engine] != scheduler::Sequence::kNotLookedUp &&
+                            other < cached[sequence.engine];
+                   }));
   marks_.Reach(Mark::kSameComputedTwice, sequence.cache.chain.closed);
   marks_.Reach(Mark::kChunkedPrefill,
                sequence.computed > 0 && sequence.computed < sequence.prompt_length);

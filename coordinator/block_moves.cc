@@ -13,11 +13,14 @@ using protocol::MoveStatus;
 
 namespace {
 
+// What a transfer may take beside the timeout for each of its blocks: what takes longer is computed
+// again as fast.
+constexpr absl::Duration kBlockTime = absl::Milliseconds(10);
 // What the word of its end may take beyond.
 constexpr absl::Duration kWordTime = absl::Seconds(1);
 
-// How long nothing is moved between two engines after a second transfer in a row was lost; twice as
-// long after each further one. One loss says little: a worker may have died beside it.
+// How long nothing is moved between two engines after transfers were lost at a second moment in a
+// row; twice as long after each further one. One says little: a worker may have died beside it.
 constexpr absl::Duration kPauseMin = absl::Seconds(1);
 constexpr absl::Duration kPauseMax = absl::Minutes(1);
 
@@ -30,6 +33,10 @@ constexpr std::string_view kResults[] = {"moved", "replayed"};
 const GroupRank& BlockMoves::RankOf(uint32_t engine) const {
   const uint32_t ranks = scheduler_.num_ranks();
   return workers_.group(protocol::GroupId(engine / ranks))->ranks[engine % ranks];
+}
+
+absl::Duration BlockMoves::TimeFor(size_t blocks) const {
+  return timeout_ + static_cast<int64_t>(blocks) * kBlockTime;
 }
 
 // 0 for a group without an epoch.
@@ -55,14 +62,17 @@ bool BlockMoves::MayMove(Pair pair, absl::Time now) const {
          lender.geometry.block_tokens == fetcher.geometry.block_tokens;
 }
 
-void BlockMoves::NoteEnd(const Transfer& transfer, bool arrived, absl::Time now) {
-  if (arrived) {
-    losses_.erase(transfer.pair);
-    return;
-  }
+void BlockMoves::NoteEnd(protocol::TransferId id, End end, absl::Time now) {
+  const auto ended = moves_.extract(id);
+  if (!ended) return;
+  const Transfer& transfer = ended.mapped();
+  if (end == End::kArrived) losses_.erase(transfer.pair);
+  if (end != End::kLost) return;
   if (transfer.epochs != EpochsOf(transfer.pair)) return;  // it went with one of its sides
   Losses& lost = losses_[transfer.pair];
   if (lost.epochs != transfer.epochs) lost = {.epochs = transfer.epochs};
+  if (transfer.number <= lost.begun) return;
+  lost.begun = num_begun_;
   if (++lost.count < 2) return;
   const absl::Duration pause =
       std::min(kPauseMax, kPauseMin * (uint64_t{1} << std::min(lost.count - 2, 10U)));
@@ -80,7 +90,7 @@ bool BlockMoves::Send(protocol::Context& context, uint32_t engine, protocol::Mov
   const WorkerGroup& group = *workers_.Find(worker);
   move.group = group.group;
   move.epoch = group.epoch;
-  move.timeout_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(timeout_));
+  move.timeout_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(TimeFor(move.blocks.size())));
   const absl::Status sent = context.Send(worker, group.epoch, std::move(move));
   if (!sent.ok()) lost.push_back(worker);
   return sent.ok();
@@ -106,7 +116,8 @@ void BlockMoves::Start(protocol::Context& context, const scheduler::MoveOrder& o
   if (Send(context, order.from, std::move(lend), lost) &&
       Send(context, order.to, std::move(fetch), lost)) {
     const Pair pair(order.from, order.to);
-    moves_[order.transfer] = {pair, EpochsOf(pair), context.Now() + timeout_ + kWordTime};
+    moves_[order.transfer] = {++num_begun_, pair, EpochsOf(pair),
+                              context.Now() + TimeFor(order.wanted.size()) + kWordTime};
     return;
   }
   scheduler_.EndArrival(order.to, order.transfer, false);
@@ -144,23 +155,30 @@ void BlockMoves::Handle(protocol::ActorId worker, const protocol::BlocksMoved& m
         .Field("reason", message.message);
   }
   const uint32_t engine = scheduler_.EngineOf(group->group, group->RankOf(worker)->rank);
-  if (message.side == MoveSide::kLend) {
-    scheduler_.EndLoan(engine, message.transfer);
-  } else {
-    const bool arrived = message.status == MoveStatus::kOk;
-    if (const auto ended = moves_.extract(message.transfer)) NoteEnd(ended.mapped(), arrived, now);
+  const bool arrived = message.status == MoveStatus::kOk;
+  const bool lends = message.side == MoveSide::kLend;
+  // A lender that has given everything does not know whether it arrived.
+  if (!lends || !arrived) {
+    const bool refused = message.status == MoveStatus::kRefused;
+    NoteEnd(message.transfer, arrived ? End::kArrived : refused ? End::kRefused : End::kLost, now);
+  }
+  if (!lends) {
     scheduler_.EndArrival(engine, message.transfer, arrived);
+  } else {
+    scheduler_.EndLoan(engine, message.transfer);
+    // The fetcher, whose places stay kept, may wait in vain until its time is over.
+    if (!arrived) scheduler_.GiveUpMove(message.transfer);
   }
   Count();
 }
 
 void BlockMoves::Expire(absl::Time now) {
-  std::erase_if(moves_, [&](const auto& entry) {
-    if (now < entry.second.until) return false;
-    NoteEnd(entry.second, false, now);
-    scheduler_.GiveUpMove(entry.first);
-    return true;
-  });
+  for (auto next = moves_.begin(); next != moves_.end();) {
+    const auto [id, transfer] = *next++;
+    if (now < transfer.until) continue;
+    NoteEnd(id, End::kLost, now);
+    scheduler_.GiveUpMove(id);
+  }
   Count();
 }
 

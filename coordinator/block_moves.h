@@ -41,6 +41,7 @@ class BlockMoves {
   using Epochs = std::pair<protocol::Epoch, protocol::Epoch>;
   // A transfer, and until when sequences wait for it.
   struct Transfer {
+    uint64_t number = 0;  // in the order of their beginnings
     Pair pair;
     Epochs epochs;
     absl::Time until;
@@ -49,12 +50,16 @@ class BlockMoves {
   struct Losses {
     Epochs epochs;  // in others all begins anew
     uint32_t count = 0;
+    uint64_t begun = 0;  // transfers that had begun at the last one: theirs are of the same moment
     absl::Time until = absl::InfinitePast();  // nothing is moved before
   };
+  // How a transfer ended, of which the first word of either side counts.
+  enum class End : uint8_t { kArrived, kLost, kRefused };
 
+  absl::Duration TimeFor(size_t blocks) const;
   bool MayMove(Pair pair, absl::Time now) const;
   Epochs EpochsOf(Pair pair) const;
-  void NoteEnd(const Transfer& transfer, bool arrived, absl::Time now);
+  void NoteEnd(protocol::TransferId id, End end, absl::Time now);
   // The worker of an engine, whose epoch runs.
   const GroupRank& RankOf(uint32_t engine) const;
   bool Send(protocol::Context& context, uint32_t engine, protocol::MoveBlocks move,
@@ -66,7 +71,8 @@ class BlockMoves {
   scheduler::ClusterScheduler& scheduler_;
   const WorkerTable& workers_;
   CoordinatorMetrics& metrics_;
-  const absl::Duration timeout_;  // of a transfer
+  const absl::Duration timeout_;  // of a transfer, beside what its blocks take
+  uint64_t num_begun_ = 0;
   std::map<protocol::TransferId, Transfer> moves_;
   std::map<Pair, Losses> losses_;
   scheduler::MoveCounters counted_{};

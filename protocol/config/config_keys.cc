@@ -243,7 +243,8 @@ constexpr ConfigKey kKeys[] = {
      "encrypted), so that sequences move without being computed again; empty: they are"},
     {"transport.block_timeout", "block-timeout",
      &At<&Config::transport, &TransportConfig::block_timeout>, 0.1, 600, "", "seconds",
-     "how long a transfer of cache blocks may take; then the sequence is computed again"},
+     "how long a transfer of cache blocks may take, beside 10 ms for each block; then the sequence "
+     "is computed again"},
     {"transport.group_address", "group-address",
      &At<&Config::transport, &TransportConfig::group_address>, 0, 0, "", "",
      "private IPv4 of this host at which ranks of a group on other hosts reach its workers (UCX, "

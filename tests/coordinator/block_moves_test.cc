@@ -5,6 +5,8 @@
 
 #include <map>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -135,9 +137,7 @@ class BlockMovesTest : public ::testing::Test {
   double Counted(std::string_view result) {
     return metrics_.migrations.At({"handover", result}).value();
   }
-  std::vector<int32_t> Alone(uint64_t id = 1) {
-    return DecodeAlone(PromptOf(id), StopAt(10), 32);
-  }
+  std::vector<int32_t> Alone(uint64_t id = 1) { return DecodeAlone(PromptOf(id), StopAt(10), 32); }
   // Time passes; these workers are heard meanwhile.
   void Pass(absl::Duration time, const std::vector<uint32_t>& heard) {
     for (; time > absl::ZeroDuration(); time -= absl::Milliseconds(100)) {
@@ -180,7 +180,8 @@ TEST_F(BlockMovesTest, BothWorkersAreToldAndTheSequenceGoesOnWithItsCache) {
   EXPECT_EQ(fetch.numerics, "cpu");
   EXPECT_EQ(fetch.position, 12U);
   EXPECT_EQ(fetch.blocks.size(), 3U);
-  EXPECT_GT(fetch.timeout_ms, 0U);
+  EXPECT_EQ(fetch.timeout_ms, 5000U + 3 * 10) << "and what each block may take";
+  EXPECT_EQ(lend.timeout_ms, fetch.timeout_ms);
   EXPECT_EQ(client_->tokens.size(), 1U) << "it waits";
   EXPECT_EQ(metrics_.engines[0].kv_blocks_lent.value(), 3);
   Copy();
@@ -239,6 +240,59 @@ TEST_F(BlockMovesTest, APairThatLosesEveryTransferIsLeftAlone) {
   EXPECT_EQ(Counted("replayed"), 4);
 }
 
+// The fetcher waits for what nobody lends; the sequence does not, and the pair is not to blame.
+TEST_F(BlockMovesTest, ARefusedLoanIsGivenUpAtOnceAndIsNoLoss) {
+  StartWorker(1);
+  StartWorker(2);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    orders_.clear();
+    client_ = std::make_shared<TokenRecord>();
+    Submit(id);
+    RunAll();
+    ASSERT_EQ(orders_.size(), 2U) << id;
+    EXPECT_EQ(client_->tokens.size(), 1U);
+    Answer(1, MoveStatus::kRefused);
+    RunAll();
+    EXPECT_EQ(client_->tokens, Alone(id));
+    EXPECT_EQ(metrics_.engines[0].kv_blocks_lent.value(), 0);
+    EXPECT_EQ(loop_.scheduler().engine(1).arrivals().size(), 1U) << "its places stay kept";
+    Answer(2, MoveStatus::kExpired);
+    EXPECT_EQ(loop_.scheduler().engine(1).arrivals().size(), 0U);
+  }
+  EXPECT_EQ(Counted("replayed"), 3);
+}
+
+// Transfers that are lost together say no more than one that is.
+TEST_F(BlockMovesTest, LossesOfOneMomentAreOne) {
+  StartWorker(1);
+  StartWorker(2);
+  std::vector<std::pair<MoveBlocks, MoveBlocks>> under_way;
+  const auto begin = [&](uint64_t id) {
+    orders_.clear();
+    client_ = std::make_shared<TokenRecord>();
+    Submit(id);
+    RunAll();
+    if (orders_.size() == 2) under_way.emplace_back(orders_.at(1), orders_.at(2));
+    return orders_.size() == 2;
+  };
+  const auto lose_all = [&] {
+    for (const auto& [lend, fetch] : std::exchange(under_way, {})) {
+      orders_ = {{1, lend}, {2, fetch}};
+      Answer(2, MoveStatus::kLost);
+      Answer(1, MoveStatus::kLost);
+    }
+    RunAll();
+  };
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(begin(id)) << id;
+  lose_all();
+  EXPECT_TRUE(begin(4)) << "three at a time are one loss, which says little";
+  EXPECT_TRUE(begin(5));
+  lose_all();
+  EXPECT_FALSE(begin(6)) << "the second one";
+  Pass(absl::Milliseconds(1100), {1, 2});
+  EXPECT_TRUE(begin(7)) << "and not the third: a second, not two";
+}
+
 TEST_F(BlockMovesTest, NothingIsHandedToAWorkerThatIsSilent) {
   StartWorker(1);
   StartWorker(2);
@@ -255,7 +309,7 @@ TEST_F(BlockMovesTest, AnAnswerThatDoesNotComeHoldsUpTheSequenceForAFewSeconds) 
   StartWorker(2);
   Submit();
   RunAll();
-  for (int i = 0; i < 70; ++i) {
+  for (int i = 0; i < 75; ++i) {
     context_.Advance(absl::Milliseconds(100), loop_);
     for (uint32_t node : {1U, 2U}) Receive(node, epochs_[node], protocol::Heartbeat{});
     for (SentMessage& sent : context_.TakeSent()) {

@@ -173,6 +173,24 @@ void DrawCrowd(SimRandom& random, SimConfig& config) {
   config.burst_one_in = 2;
 }
 
+// Groups that are emptied at once, again and again, and answers so long, with so much room in the
+// others, that most of what runs there is taken along with its cache.
+void DrawDrains(SimRandom& random, SimConfig& config) {
+  for (DeviceOptions& device : config.workers) {
+    protocol::CacheGeometry& geometry = device.geometry;
+    geometry.max_model_len = 120;
+    geometry.num_slots = 6;
+    geometry.num_checkpoints = 12;
+    const uint32_t whole = (120 + geometry.block_tokens - 1) / geometry.block_tokens;
+    geometry.num_blocks = whole * random.Pick(3, 6);
+    device.step_min = absl::Milliseconds(20);
+    device.step_max = absl::Milliseconds(40);
+  }
+  config.limits.max_num_seqs = 6;
+  config.every[static_cast<size_t>(Fault::kDrainGroup)] = absl::Milliseconds(600);
+  config.every[static_cast<size_t>(Fault::kUndrainGroup)] = absl::Milliseconds(200);
+}
+
 void DrawFaults(SimRandom& random, SimConfig& config) {
   // Nothing that a session must not bridge, or anything.
   const bool bridged = random.OneIn(6);
@@ -244,6 +262,7 @@ SimConfig DrawConfig(SimRandom& random, bool faults) {
     config.every[static_cast<size_t>(Fault::kDrainGroup)] = absl::Milliseconds(500);
     config.every[static_cast<size_t>(Fault::kUndrainGroup)] = absl::Milliseconds(500);
     config.rollout.drain_timeout = absl::ZeroDuration();
+    if (random.OneIn(2)) DrawDrains(random, config);
   }
   const bool one = config.num_groups == 1 && config.num_ranks == 1;
   if (one && config.limits.lanes == 2 && config.limits.prefix_caching && random.OneIn(2)) {

@@ -60,8 +60,16 @@ struct Link : UcxLink {
   std::optional<TransferId> transfer;
   absl::Time deadline;  // of a connection without a transfer
   std::optional<BlockHeader> asked;
+  // What the other side said for its last word before its loan was found.
+  std::optional<std::pair<BlockHeader, std::string>> taken;
   std::optional<absl::Time> parting;  // the last word was sent; the other side has until then
 };
+
+// What stands behind a last word.
+std::string TextOf(const UcxMessage& message) {
+  if (message.rendezvous || message.bytes == 0) return "no reason given";
+  return {static_cast<char*>(message.data), std::min(message.bytes, kTextMax)};
+}
 
 }  // namespace
 
@@ -75,7 +83,7 @@ struct UcxBlockChannel::Core {
 
   // A message: it is noted, and Advance acts.
   void Note(const UcxMessage& message);
-  void TakeLast(Transfer& transfer, const BlockHeader& header, const UcxMessage& message);
+  void TakeLast(Transfer& transfer, const BlockHeader& header, const std::string& text);
   void TakePiece(Link& link, Transfer& transfer, const BlockHeader& header,
                  const UcxMessage& message);
 
@@ -162,7 +170,14 @@ void UcxBlockChannel::Core::Note(const UcxMessage& message) {
     return;
   }
   Transfer* transfer = TransferOf(*link);
-  if (transfer == nullptr || header.transfer != link->transfer->value()) return;
+  if (transfer == nullptr) {
+    const bool own = link->asked && header.transfer == link->asked->transfer;
+    if (own && header.kind == BlockWord::kTaken && !link->taken) {
+      link->taken.emplace(header, TextOf(message));
+    }
+    return;
+  }
+  if (header.transfer != link->transfer->value()) return;
   switch (header.kind) {
     case BlockWord::kAsk:
       return;
@@ -170,20 +185,16 @@ void UcxBlockChannel::Core::Note(const UcxMessage& message) {
       if (!transfer->lends) TakePiece(*link, *transfer, header, message);
       return;
     case BlockWord::kRefused:
-      if (!transfer->lends) TakeLast(*transfer, header, message);
+      if (!transfer->lends) TakeLast(*transfer, header, TextOf(message));
       return;
     case BlockWord::kTaken:
-      if (transfer->lends) TakeLast(*transfer, header, message);
+      if (transfer->lends) TakeLast(*transfer, header, TextOf(message));
       return;
   }
 }
 
 void UcxBlockChannel::Core::TakeLast(Transfer& transfer, const BlockHeader& header,
-                                     const UcxMessage& message) {
-  std::string text = "no reason given";
-  if (!message.rendezvous && message.bytes > 0) {
-    text.assign(static_cast<char*>(message.data), std::min(message.bytes, kTextMax));
-  }
+                                     const std::string& text) {
   // A code that this build does not know is an error all the same.
   const auto code = static_cast<absl::StatusCode>(header.number);
   const bool ok = header.kind == BlockWord::kTaken && code == absl::StatusCode::kOk;
@@ -256,15 +267,16 @@ Transfer* UcxBlockChannel::Core::TransferOf(const Link& link) {
   return found == transfers.end() ? nullptr : &found->second;
 }
 
-// Who connects and does not say for what makes room for the next one.
+// Who connects and does not say for what makes room for the next one; who asks waits for its loan.
 bool UcxBlockChannel::Core::MakeRoom() {
   if (links.size() >= kEndpointsMax) return false;
   const auto open = [](const auto& link) { return link->endpoint != nullptr; };
   if (std::count_if(links.begin(), links.end(), open) < static_cast<ptrdiff_t>(kLinksMax)) {
     return true;
   }
-  const auto idle = std::find_if(links.begin(), links.end(),
-                                 [&](const auto& link) { return open(link) && !link->transfer; });
+  const auto idle = std::find_if(links.begin(), links.end(), [&](const auto& link) {
+    return open(link) && !link->transfer && !link->asked;
+  });
   if (idle == links.end()) return false;
   port->Close(**idle);
   return true;
@@ -317,6 +329,7 @@ void UcxBlockChannel::Core::Answer(Link& link, absl::Time now) {
     loan.End(absl::FailedPreconditionError(reason));
   } else {
     link.transfer = id;
+    if (link.taken) TakeLast(loan, link.taken->first, link.taken->second);
     return;
   }
   Part(link, refusal, reason, now);

@@ -352,6 +352,37 @@ TEST_F(BlockChannelPeersTest, ALoanEndsAsItsOwnFetcherSays) {
   EXPECT_EQ(End(lends), 0);
 }
 
+// A fetcher that gives up as soon as it has asked: its words come together, before the lender has
+// looked for the loan.
+TEST_F(BlockChannelPeersTest, ALastWordThatComesWithTheFirstCounts) {
+  const pid_t lends = Start(*shared_, true, [&](UcxBlockChannel& channel, Shared& shared) {
+    // The connection is taken, and then nothing is looked at while both words come.
+    while (shared.stage < 1 && channel.Poll(In(absl::Milliseconds(10))).ok()) {
+    }
+    shared.stage = 2;
+    if (!Await([&] { return shared.stage == 3; })) return std::string("no words");
+    const Buffer piece = Filled(kBytes, 0);
+    const absl::Time begin = MonotonicNow();
+    if (!channel.Lend(TransferId(1), {piece}, In(kLimit)).ok()) return std::string("not lent");
+    const std::string wrong = Expect(Ends(channel, 1), StatusCode::kDataLoss);
+    shared.stage = 9;
+    return MonotonicNow() - begin < absl::Milliseconds(900) ? wrong : wrong + " late";
+  });
+  const pid_t fetches = StartRaw(*shared_, false, [&](RawPeer& peer) -> std::string {
+    UcxLink& link = peer.Connect(shared_->address);
+    peer.Pass(absl::Milliseconds(300));
+    shared_->stage = 1;
+    if (!peer.Run([&] { return shared_->stage == 2; })) return "the lender does not wait";
+    peer.Say(link, Word(BlockWord::kAsk, 1, 1, kBytes));
+    peer.Say(link, Word(BlockWord::kTaken, 1, Code(StatusCode::kDataLoss)), "as it says");
+    peer.Pass(absl::Milliseconds(300));
+    shared_->stage = 3;
+    return peer.Run([&] { return shared_->stage == 9; }) ? "" : "the loan does not end";
+  });
+  EXPECT_EQ(End(fetches), 0);
+  EXPECT_EQ(End(lends), 0);
+}
+
 // Somebody knows the name of a fetch and reaches its channel.
 TEST_F(BlockChannelPeersTest, AStrangerGivesNoPieces) {
   char* const own = MapShared<char>(64);
@@ -407,6 +438,42 @@ TEST_F(BlockChannelPeersTest, ALenderThatStopsAfterTheLastPieceHoldsUpNobody) {
     return wrong;
   });
   EXPECT_EQ(End(fetches), 0);
+  EXPECT_EQ(End(lends), 0);
+}
+
+// Connections that ask for nothing make room for each other, not in the place of one that has asked
+// for a loan that is to come.
+TEST_F(BlockChannelPeersTest, WhoAskedKeepsItsPlaceAmongSilentConnections) {
+  const pid_t lends = Start(*shared_, true, [](UcxBlockChannel& channel, Shared& shared) {
+    while (shared.stage < 2 && channel.Poll(In(absl::Milliseconds(10))).ok()) {
+    }
+    const Buffer piece = Filled(kBytes, 0);
+    if (!channel.Lend(TransferId(1), {piece}, In(kLimit)).ok()) return std::string("not lent");
+    return Expect(Ends(channel, 1), StatusCode::kOk);
+  });
+  const pid_t fetches = Start(*shared_, false, [](UcxBlockChannel& channel, Shared& shared) {
+    std::vector<Buffer> pieces = {Buffer(kBytes)};
+    const auto begun = channel.Fetch(TransferId(1), shared.address, Wanted(pieces), In(kLimit));
+    if (!begun.ok()) return std::string(begun.message());
+    const absl::Time asked = In(absl::Milliseconds(500));
+    while (MonotonicNow() < asked) {
+      if (const auto early = channel.Poll(asked); !early.ok() || !early->empty())
+        return std::string("an early end");
+    }
+    shared.stage = 1;
+    const std::string wrong = Expect(Ends(channel, 1), StatusCode::kOk);
+    shared.stage = 9;
+    return wrong;
+  });
+  const pid_t floods = StartRaw(*shared_, false, [&](RawPeer& peer) -> std::string {
+    if (!peer.Run([&] { return shared_->stage == 1; })) return "nobody asks";
+    for (size_t i = 0; i < 2 * protocol::kTransfersMax; ++i) peer.Connect(shared_->address);
+    peer.Pass(absl::Seconds(1));
+    shared_->stage = 2;
+    return peer.Run([&] { return shared_->stage == 9; }) ? "" : "the fetcher does not end";
+  });
+  EXPECT_EQ(End(fetches), 0);
+  EXPECT_EQ(End(floods), 0);
   EXPECT_EQ(End(lends), 0);
 }
 

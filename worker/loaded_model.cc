@@ -51,6 +51,29 @@ absl::Status LoadedModel::RecordInGroup(absl::Time deadline) {
   return status;
 }
 
+absl::Status LoadedModel::PlaceExperts(const protocol::ExpertPlacement& placement,
+                                       const std::function<absl::Status()>& live) {
+  const Shard& shard = ranks_->shard();
+  const protocol::ExpertPlacement wanted =
+      placement.empty() ? FirstPlacement(spec_, shard.num_ranks) : placement;
+  SKEIN_RETURN_IF_ERROR(CheckPlacement(wanted, spec_, shard.num_ranks));
+  if (wanted == placement_) return absl::OkStatus();
+  placement_.clear();
+  SKEIN_RETURN_IF_ERROR(weights_->HoldExperts(wanted, shard.rank, device(), live));
+  size_t layer = 0;
+  for (Block& block : model_->blocks()) {
+    SKEIN_RETURN_IF_ERROR(block.moe().Place(wanted[layer++], device()));
+  }
+  if (draft_ != nullptr) {
+    for (Block& block : draft_->blocks()) {
+      SKEIN_RETURN_IF_ERROR(block.moe().Place(wanted[layer++], device()));
+    }
+  }
+  SKEIN_RETURN_IF_ERROR(device().Wait());
+  placement_ = wanted;
+  return absl::OkStatus();
+}
+
 void LoadedModel::LeaveGroup() {
   if (graphs_ != nullptr) graphs_->Forget();
   ranks_->Leave();
@@ -134,6 +157,10 @@ absl::Status LoadedModel::Build(const kernels::KernelRegistry& registry,
     const StepParts parts{&arena_->device(), model_.get(), draft_.get(), input_.get(),
                           ranks_.get()};
     graphs_ = std::make_unique<GraphCache>(parts, options.limits, options.num_slots, *kernels_);
+  }
+  if (ranks_ != nullptr) {
+    placement_ = FirstPlacement(spec_, options.shard.num_ranks);
+    meter_ = std::make_unique<ExpertMeter>(*model_, draft_.get(), spec_.dspark.stages, *arena_);
   }
   SKEIN_RETURN_IF_ERROR(kernels_->Finish(*arena_));
   SKEIN_RETURN_IF_ERROR(model_->Prepare());

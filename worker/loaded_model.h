@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,6 +15,7 @@
 #include "worker/batch_input.h"
 #include "worker/cache/kv_cache.h"
 #include "worker/cache/state_slots.h"
+#include "worker/expert_meter.h"
 #include "worker/graph_cache.h"
 #include "worker/metrics.h"
 #include "worker/model/activations.h"
@@ -67,6 +69,13 @@ class LoadedModel {
   DSparkHead* draft() { return draft_.get(); }    // null without draft head
   GraphCache* graphs() { return graphs_.get(); }  // null: every step is queued call by call
   RankExchange* ranks() { return ranks_.get(); }  // null: this rank holds the whole model
+  ExpertMeter* meter() { return meter_.get(); }   // null: this rank holds the whole model
+  // Before a group is entered: loads the experts that this rank has in its epoch and tells the
+  // layers where the others are. Empty: those that were loaded first. InvalidArgument when the
+  // placement is not one of this model. An error of `live` ends it; the next call goes on from what
+  // is there.
+  absl::Status PlaceExperts(const protocol::ExpertPlacement& placement,
+                            const std::function<absl::Status()>& live);
   // Enters a group that was joined; the epoch ends with LeaveGroup. Errors as of RankExchange. Only
   // with ranks().
   absl::Status EnterGroup(protocol::CollectiveGroup& group, const std::string& label,
@@ -98,6 +107,8 @@ class LoadedModel {
   std::unique_ptr<BatchInput> input_;
   std::unique_ptr<PromptScorer> scorer_;
   std::unique_ptr<GraphCache> graphs_;
+  std::unique_ptr<ExpertMeter> meter_;
+  protocol::ExpertPlacement placement_;  // that the layers know; empty: none to the end
 };
 
 // The numerics of a backend: the reference computes in double, others in the model's own formats.

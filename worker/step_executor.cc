@@ -5,10 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "protocol/base/clock.h"
-#include "protocol/base/form_time.h"
 #include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
-#include "protocol/tensor/host_group.h"
 #include "worker/step_agreement.h"
 
 namespace skein::worker {
@@ -190,6 +188,8 @@ struct StepOutcome {
   std::vector<SequenceDrafts> drafts;
   std::vector<int> first_sample;
   int num_samples = 0;
+  int rows = 0;        // of the plan, first among those that were computed
+  int draft_rows = 0;  // that the draft head computed
   uint64_t draft_time_us = 0;
 };
 
@@ -212,6 +212,8 @@ absl::StatusOr<StepOutcome> RunQueued(LoadedModel& model, const StepPlan& plan,
   CountTableRows(model, batch.num_rows, account);
   SKEIN_RETURN_IF_ERROR(RunBatch(model, batch, num_requests, laps, account));
   out.num_samples = batch.num_samples;
+  out.rows = batch.num_rows;
+  out.draft_rows = static_cast<int>(num_requests) * model.spec().dspark.block;
   int sample = 0;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     out.first_sample.push_back(sample);
@@ -241,6 +243,9 @@ absl::StatusOr<StepOutcome> RunRecorded(LoadedModel& model, const StepPlan& plan
   std::vector<DraftProposal> proposals(plan.sequences.size());
   if (shape.depth > 0) model.draft()->Read(requests, proposals);
   out.num_samples = shape.rows();
+  const auto sequences = static_cast<int>(plan.sequences.size());
+  out.rows = sequences * (1 + shape.depth);
+  out.draft_rows = shape.depth > 0 ? sequences * model.spec().dspark.block : 0;
   out.draft_time_us = model.graphs()->draft_time_us(shape);
   // Of the one launch, what drafting took of it when it was recorded.
   const absl::Duration drafting =
@@ -305,6 +310,10 @@ absl::StatusOr<std::vector<protocol::VerificationSummary>> RunChecked(LoadedMode
                          shape ? RunRecorded(model, plan, *shape, laps, account)
                                : RunQueued(model, plan, most, laps, account));
   result.draft_time_us = outcome.draft_time_us;
+  if (model.meter() != nullptr && model.meter()->Due()) {
+    SKEIN_ASSIGN_OR_RETURN(result.expert_load,
+                           model.meter()->Read(outcome.rows, outcome.draft_rows));
+  }
   auto summaries = Summaries(model, plan, outcome);
   laps.Lap(account.sample);
   return summaries;
@@ -385,6 +394,7 @@ StepResult RunPlan(LoadedModel& model, const StepPlan& plan, const StepAgreed& a
   result.sequences = *std::move(sequences);
   result.device_time_us = MicrosecondsSince(begin);
   DescribeStep(plan, result, told);
+  result.expert_load.prefill = told.prefills && !result.expert_load.counts.empty();
   return result;
 }
 
@@ -447,54 +457,6 @@ absl::Status StepExecutor::Submit(StepPlan plan) {
   SKEIN_RETURN_IF_ERROR(jobs_.TryPush(std::move(plan)));
   ++unanswered_;
   return absl::OkStatus();
-}
-
-absl::Status StepExecutor::Reset() {
-  // A plan that runs leaves the collective that it is in.
-  if (forming_ != nullptr) {
-    forming_->Abort("the rank leaves the epoch");
-    if (metrics_ != nullptr) metrics_->CountAbort("epoch_left");
-  }
-  forming_.reset();
-  if (mover_ != nullptr) mover_->Reset();
-  return jobs_.TryPush(ForgetAll{});
-}
-
-absl::Status StepExecutor::Form(const protocol::FormGroup& group) {
-  protocol::HostGroupOptions options;
-  options.name = group.communicator;
-  const std::string label = options.label =
-      absl::StrCat("group ", group.group.value(), " epoch ", group.epoch.value());
-  options.rank = static_cast<int>(group.rank.value());
-  options.size = static_cast<int>(group.num_ranks);
-  options.capacity = capacity_;
-  options.observer = &excuse_;
-  options.epoch = group.epoch.value();
-  for (const auto& place : group.places) options.places.push_back({place.host, place.address});
-  options.port = ranks_.get();
-  auto made = protocol::HostGroup::Create(std::move(options));
-  SKEIN_RETURN_IF_ERROR(made.status());
-  forming_ = *std::move(made);
-  return jobs_.TryPush(Meet{forming_, group.epoch, label});
-}
-
-void StepExecutor::Join(Meet& meet) {
-  const absl::Time begin = protocol::MonotonicNow();
-  FormOutcome outcome{meet.epoch, meet.group->Join(begin + protocol::kFormMeetTime)};
-  absl::Status& status = outcome.status;
-  if (status.ok()) {
-    status = model_->EnterGroup(*meet.group, meet.label,
-                                protocol::MonotonicNow() + protocol::kFormConnectTime);
-  }
-  if (status.ok()) {
-    status = model_->RecordInGroup(protocol::MonotonicNow() + protocol::kFormRecordTime);
-    // Aborted: another rank has ended it. Else it fails again, however often the ranks meet.
-    outcome.ends_worker = !status.ok() && !absl::IsAborted(status);
-  }
-  if (metrics_ != nullptr) metrics_->SetCollectives(protocol::MonotonicNow() - begin);
-  if (status.ok()) group_ = std::move(meet.group);
-  // Nobody may wait for the outcome of an epoch that is over.
-  formed_.TryPush(std::move(outcome)).IgnoreError();
 }
 
 absl::Duration StepExecutor::RunningFor() const {

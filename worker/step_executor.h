@@ -104,6 +104,7 @@ class StepExecutor final : public StepRunner {
     Group group;
     protocol::Epoch epoch;
     std::string label;
+    protocol::ExpertPlacement placement;
   };
   struct ForgetAll {};
   struct End {};

@@ -10,6 +10,9 @@ namespace skein::protocol {
 inline constexpr absl::Duration kFormMeetTime = absl::Seconds(10);
 inline constexpr absl::Duration kFormConnectTime = absl::Seconds(20);
 inline constexpr absl::Duration kFormRecordTime = absl::Seconds(180);
+// Before, where an epoch places experts: until a rank has loaded those that it lacks. Those that
+// lack none wait for it.
+inline constexpr absl::Duration kFormLoadTime = absl::Seconds(600);
 // A rank begins when the step that it is in has ended, and its word has a way to go.
 inline constexpr absl::Duration kFormMargin = absl::Seconds(5);
 

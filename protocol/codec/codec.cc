@@ -16,6 +16,7 @@
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 #include "protocol/codec/edits_codec.h"
+#include "protocol/codec/groups_codec.h"
 #include "protocol/codec/list_limits.h"
 #include "protocol/codec/moves_codec.h"
 #include "protocol/codec/scores_codec.h"
@@ -240,7 +241,7 @@ absl::Status Write(const StepResult& in, wire::StepResult::Builder out) {
   for (uint32_t i = 0; i < sequences.size(); ++i) {
     SKEIN_RETURN_IF_ERROR(Write(in.sequences[i], sequences[i]));
   }
-  return absl::OkStatus();
+  return WriteLoad(in.expert_load, out);
 }
 
 absl::Status Read(wire::StepResult::Reader in, StepResult& out) {
@@ -262,7 +263,7 @@ absl::Status Read(wire::StepResult::Reader in, StepResult& out) {
   for (const auto sequence : sequences) {
     SKEIN_RETURN_IF_ERROR(Read(sequence, out.sequences.emplace_back()));
   }
-  return absl::OkStatus();
+  return ReadLoad(in, out.expert_load);
 }
 
 absl::Status Write(const RegisterWorker& in, wire::RegisterWorker::Builder out) {
@@ -354,48 +355,6 @@ absl::Status Read(wire::RegisterWorker::Reader in, RegisterWorker& out) {
   out.geometry.recompute_tokens = geometry.getRecomputeTokens();
   out.geometry.scores_prompts = geometry.getScoresPrompts();
   out.geometry.processes_logprobs = geometry.getProcessesLogprobs();
-  return absl::OkStatus();
-}
-
-absl::Status Write(const FormGroup& in, wire::FormGroup::Builder out) {
-  out.setGroup(in.group.value());
-  out.setRank(in.rank.value());
-  out.setNumRanks(in.num_ranks);
-  out.setEpoch(in.epoch.value());
-  WriteText(in.communicator, [&](capnp::Text::Reader text) { out.setCommunicator(text); });
-  if (in.places.size() > kRanksMax) {
-    return TooLarge("FormGroup.places", in.places.size(), kRanksMax);
-  }
-  auto places = out.initPlaces(static_cast<uint32_t>(in.places.size()));
-  for (uint32_t i = 0; i < places.size(); ++i) {
-    auto place = places[i];
-    WriteText(in.places[i].host, [&](capnp::Text::Reader text) { place.setHost(text); });
-    WriteText(in.places[i].address, [&](capnp::Text::Reader text) { place.setAddress(text); });
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Read(wire::FormGroup::Reader in, FormGroup& out) {
-  out.group = GroupId(in.getGroup());
-  out.rank = RankId(in.getRank());
-  out.num_ranks = in.getNumRanks();
-  out.epoch = Epoch(in.getEpoch());
-  if (out.rank.value() >= out.num_ranks) {
-    return Malformed("FormGroup.rank", Concat(out.rank.value(), " of ", out.num_ranks, " ranks"));
-  }
-  SKEIN_RETURN_IF_ERROR(
-      ReadText(in.getCommunicator(), "FormGroup.communicator", out.communicator));
-  const auto places = in.getPlaces();
-  SKEIN_RETURN_IF_ERROR(CheckSize(places, "FormGroup.places", kRanksMax));
-  if (places.size() != 0 && places.size() != out.num_ranks) {
-    return Malformed("FormGroup.places",
-                     Concat(places.size(), " places of ", out.num_ranks, " ranks"));
-  }
-  for (const auto place : places) {
-    RankAddress& read = out.places.emplace_back();
-    SKEIN_RETURN_IF_ERROR(ReadText(place.getHost(), "FormGroup.places.host", read.host));
-    SKEIN_RETURN_IF_ERROR(ReadText(place.getAddress(), "FormGroup.places.address", read.address));
-  }
   return absl::OkStatus();
 }
 

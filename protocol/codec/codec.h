@@ -42,7 +42,9 @@ inline constexpr size_t kMaskWordsMax = 16'384;
 inline constexpr size_t kTopLogprobsMax = 32;
 inline constexpr size_t kTextBytesMax = 4096;
 inline constexpr size_t kFeaturesMax = 64;
-inline constexpr size_t kRanksMax = 64;  // of a group
+inline constexpr size_t kRanksMax = 64;             // of a group
+inline constexpr size_t kLayersMax = 256;           // with experts
+inline constexpr size_t kExpertsMax = 4096;         // of a layer
 inline constexpr size_t kMovedBlocksMax = 131'072;  // of one transfer
 inline constexpr int kNestingMax = 8;
 

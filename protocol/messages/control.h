@@ -14,7 +14,7 @@ namespace skein::protocol {
 // minor one rises when fields are added: neighbouring minors speak to each other in both orders,
 // which is what a rolling restart needs. 1.1 added everything after `geometry` below.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 5;
+inline constexpr uint32_t kProtocolMinor = 6;
 
 // How the process before this one, of the same worker, ended; its supervisor knows. Numbers are
 // those of the flag --predecessor-end.
@@ -77,6 +77,9 @@ struct FormGroup {
   std::string communicator = {};
   // Since 1.5: of all ranks, by rank; empty: all are on one host, or one did not say where it is.
   std::vector<RankAddress> places = {};
+  // Since 1.6: which rank holds which expert in this epoch; empty: ranges of equal size, rank after
+  // rank, which is what a worker has loaded first.
+  ExpertPlacement placement = {};
   friend bool operator==(const FormGroup&, const FormGroup&) = default;
 };
 

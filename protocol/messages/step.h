@@ -200,6 +200,13 @@ enum class StepStatus : uint8_t {
   kAborted = 3,
 };
 
+// Which experts the rows of one step chose on one rank, by layer, those of the draft head last.
+struct ExpertLoad {
+  bool prefill = false;                       // some of the rows were of prompts
+  std::vector<std::vector<uint32_t>> counts;  // empty: not counted in this step
+  friend bool operator==(const ExpertLoad&, const ExpertLoad&) = default;
+};
+
 // Answer to one StepPlan. Sender: worker.
 struct StepResult {
   GroupId group;
@@ -212,6 +219,7 @@ struct StepResult {
   std::vector<VerificationSummary> sequences;  // in plan order
   uint64_t device_time_us = 0;                 // of the whole step
   uint64_t draft_time_us = 0;                  // of it, spent proposing drafts
+  ExpertLoad expert_load = {};                 // since 1.6, of a few steps of a group of ranks
   friend bool operator==(const StepResult&, const StepResult&) = default;
 };
 

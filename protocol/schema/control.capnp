@@ -37,6 +37,7 @@ struct FormGroup {
   epoch @3 :UInt64;
   communicator @4 :Text;
   places @5 :List(RankAddress);
+  placement @6 :List(List(UInt16));
 }
 
 struct GroupFormed {

@@ -106,6 +106,11 @@ struct VerificationSummary {
   scores @2 :List(TokenScore);
 }
 
+struct ExpertLoad {
+  prefill @0 :Bool;
+  counts @1 :List(List(UInt32));
+}
+
 struct StepResult {
   group @0 :UInt32;
   rank @1 :UInt32;
@@ -117,6 +122,7 @@ struct StepResult {
   sequences @7 :List(VerificationSummary);
   deviceTimeUs @8 :UInt64;
   draftTimeUs @9 :UInt64;
+  expertLoad @10 :ExpertLoad;
 }
 
 struct CacheGeometry {

@@ -122,6 +122,22 @@ TEST(CodecTest, TheReceiverRefusesValuesOutOfRange) {
               HasSubstr("RegisterWorker.rank: 4 of 4 ranks"));
 }
 
+TEST(CodecTest, PlacementsAndLoadsOutOfRangeAreRefused) {
+  FormGroup form{GroupId(1), RankId(0), 2, Epoch(1), "name", {}, {{0, 1}, {0, 2}}};
+  EXPECT_THAT(DecodeError(MessageType::kFormGroup, *EncodeMessage(form)),
+              HasSubstr("FormGroup.placement: an expert on rank 2 of 2 ranks"));
+  form.placement.assign(kLayersMax + 1, {0, 1});
+  EXPECT_THAT(std::string(EncodeMessage(form).status().message()),
+              HasSubstr("FormGroup.placement has 257 entries; at most 256"));
+  form.placement = {std::vector<uint16_t>(kExpertsMax + 1)};
+  EXPECT_THAT(std::string(EncodeMessage(form).status().message()),
+              HasSubstr("FormGroup.placement has 4097 entries; at most 4096"));
+  StepResult result = SampleResult();
+  result.expert_load.counts.assign(kLayersMax + 1, {1});
+  EXPECT_THAT(std::string(EncodeMessage(result).status().message()),
+              HasSubstr("StepResult.expert_load has 257 entries"));
+}
+
 TEST(CodecTest, MovesOutOfRangeAreRefused) {
   MoveBlocks move;
   move.blocks.resize(kMovedBlocksMax + 1);

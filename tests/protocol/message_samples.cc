@@ -76,6 +76,7 @@ StepResult SampleResult() {
   verified.recovered_logprob = -2.5F;
   verified.residual_mass = 0.47F;
   result.draft_time_us = 321;
+  result.expert_load = {true, {{4, 0, 7}, {1, 2}}};
   result.sequences.push_back({SequenceId(10), {verified, row}});
   result.sequences[0].scores = {{-0.5F, {{7, -0.25F}}}, {-1.75F, {}}};
   return result;
@@ -116,7 +117,8 @@ std::vector<Message> SampleMessages() {
                     2,
                     Epoch(7),
                     "skein-1-7",
-                    {{"here", "10.0.0.1:4001"}, {"there", ""}}},
+                    {{"here", "10.0.0.1:4001"}, {"there", ""}},
+                    {{0, 1, 1, 0}, {1, 0}}},
           GroupFormed{GroupId(1), RankId(0), Epoch(7)},
           AbortEpoch{GroupId(1), Epoch(7), "rank 0 is gone"},
           Heartbeat{StepId(88), 2, 31},

@@ -1,5 +1,6 @@
 // Device threads of two ranks: they meet when told, one that leaves wakes the other in the middle
 // of a step, and the next epoch starts afresh. And the actor between them and the coordinator.
+#include <algorithm>
 #include <cstdlib>
 #include <semaphore>
 
@@ -38,12 +39,13 @@ struct Seat {
       : executor(LoadPart(setup, {rank, setup.ranks}), waker, std::move(hook), std::move(watchdog)),
         rank_id(static_cast<uint32_t>(rank)) {}
 
-  void Form(const std::string& communicator, uint64_t epoch) {
+  void Form(const std::string& communicator, uint64_t epoch,
+            const protocol::ExpertPlacement& placement = {}) {
     EXPECT_TRUE(executor.Reset().ok());
-    EXPECT_TRUE(
-        executor
-            .Form({protocol::GroupId(1), protocol::RankId(rank_id), 2, Epoch(epoch), communicator})
-            .ok());
+    protocol::FormGroup form{protocol::GroupId(1), protocol::RankId(rank_id), 2, Epoch(epoch),
+                             communicator};
+    form.placement = placement;
+    EXPECT_TRUE(executor.Form(form).ok());
   }
   worker::FormOutcome AwaitFormed() {
     while (true) {
@@ -163,6 +165,37 @@ TEST(RankExecutor, AMeetingThatIsOverIsToldAndTheNextBegins) {
   EXPECT_TRUE(one.AwaitFormed().status.ok());
 }
 
+// A placement moves experts before the ranks meet. One that is none of the model fails the
+// formation and nothing else: the worker stays and meets the others in the next epoch.
+// rule: MM3
+TEST(RankExecutor, APlacementIsTakenOrFailsTheFormationAlone) {
+  RankSetup setup;
+  Seat zero(setup, 0);
+  Seat one(setup, 1);
+  const auto whole = LoadPart(setup, {});
+  protocol::ExpertPlacement placement = worker::FirstPlacement(whole->spec(), 2);
+  placement[0].pop_back();
+  zero.Form(NewCommunicator(), 1, placement);
+  const worker::FormOutcome refused = zero.AwaitFormed();
+  EXPECT_EQ(refused.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status.message()), HasSubstr("layer 0 has 15 experts"));
+  EXPECT_FALSE(refused.ends_worker);
+  placement = worker::FirstPlacement(whole->spec(), 2);
+  for (auto& layer : placement) std::reverse(layer.begin(), layer.end());
+  const std::string name = NewCommunicator();
+  zero.Form(name, 2, placement);
+  one.Form(name, 2, placement);
+  ASSERT_TRUE(zero.AwaitFormed().status.ok());
+  ASSERT_TRUE(one.AwaitFormed().status.ok());
+  Stream stream = StartStream(9, 1, 0.0F, {VerificationMode::kGreedy, 3});
+  StepPlan plan = EmptyPlan(2, 1);
+  plan.sequences.push_back(PlanStream(stream));
+  ASSERT_TRUE(zero.executor.Submit(EmptyPlan(2, 1)).ok());
+  ASSERT_TRUE(one.executor.Submit(plan).ok());
+  EXPECT_EQ(zero.Await().status, StepStatus::kOk);
+  EXPECT_EQ(one.Await().sequences, worker::RunPlan(*whole, plan).sequences);
+}
+
 // A rank that waits for another is not what stands still: its watchdog lets it wait for longer than
 // a step may take.
 TEST(RankExecutor, WaitingForARankIsNoStandstill) {
@@ -258,7 +291,8 @@ TEST(RankExecutor, AStepThatCannotBeRecordedEndsItsWorkerAndNotTheOthers) {
   EXPECT_EQ(aborted->reason, error);
   const worker::FormOutcome other = one.AwaitFormed();
   EXPECT_EQ(other.status.code(), absl::StatusCode::kAborted) << other.status;
-  EXPECT_THAT(other.status.message(), HasSubstr("moe.grouped_gemm waits for the device"));
+  EXPECT_THAT(std::string(other.status.message()),
+              HasSubstr("moe.grouped_gemm waits for the device"));
   EXPECT_FALSE(other.ends_worker);
 }
 

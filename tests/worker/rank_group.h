@@ -97,11 +97,15 @@ class RankGroup {
   worker::LoadedModel& part(int rank) { return *parts_[static_cast<size_t>(rank)]; }
   protocol::HostGroup& group(int rank) { return *groups_[static_cast<size_t>(rank)]; }
 
-  // A new epoch: caches are empty.
-  void Meet() {
+  // A new epoch: caches are empty. `placement`: of the experts of all ranks.
+  void Meet(const protocol::ExpertPlacement& placement = {}) {
     std::vector<worker::LoadedModel*> parts;
     for (const auto& part : parts_) {
-      if (part->ranks() != nullptr) part->LeaveGroup();
+      if (part->ranks() != nullptr) {
+        part->LeaveGroup();
+        const absl::Status placed = part->PlaceExperts(placement, [] { return absl::OkStatus(); });
+        EXPECT_TRUE(placed.ok()) << placed;
+      }
       parts.push_back(part.get());
     }
     groups_.clear();

@@ -13,6 +13,7 @@
 #include <poll.h>
 
 #include "tests/worker/draft_stream.h"
+#include "tests/worker/owned_streams.h"
 
 namespace skein::tests {
 namespace {
@@ -21,64 +22,6 @@ using protocol::StepPlan;
 using protocol::StepResult;
 using protocol::StepStatus;
 using ::testing::HasSubstr;
-
-// Of a stream: at most `chunk` tokens of what it has not computed.
-protocol::SequenceStep PlanChunk(Stream& stream, size_t chunk) {
-  const size_t left = stream.tokens.size() - stream.computed;
-  protocol::SequenceStep step = PlanStream(stream);
-  if (left <= chunk) return step;
-  step.tokens.resize(chunk);
-  step.sample = false;
-  step.draft_depth = 0;
-  step.provided_drafts.clear();
-  step.feed_drafter = stream.drafting.feed;
-  stream.computed += chunk;
-  return step;
-}
-
-struct Owned {
-  Stream stream;
-  size_t rank = 0;
-  size_t chunk = 10'000;
-  size_t from_step = 0;  // first step that it takes part in
-};
-
-// Runs streams in common steps of the group until each has what it wants. `change` may add to a
-// step of a stream.
-using Change = std::function<void(Owned&, protocol::SequenceStep&)>;
-void RunOwned(RankGroup& group, std::vector<Owned>& owned, const Change& change = nullptr) {
-  for (size_t i = 0; i < 500; ++i) {
-    std::vector<StepPlan> plans(static_cast<size_t>(group.size()));
-    std::vector<std::pair<Owned*, size_t>> running;
-    bool left = false;
-    for (Owned& one : owned) {
-      if (one.stream.output.size() >= one.stream.wanted) continue;
-      left = true;
-      if (i < one.from_step) continue;
-      auto& sequences = plans[one.rank].sequences;
-      running.emplace_back(&one, sequences.size());
-      sequences.push_back(PlanChunk(one.stream, one.chunk));
-      if (change) change(one, sequences.back());
-    }
-    if (!left) return;
-    const std::vector<StepResult> results = group.Run(plans);
-    if (::testing::Test::HasFailure()) return;
-    for (const auto& [one, at] : running) {
-      const auto& rows = results[one->rank].sequences[at].rows;
-      if (!rows.empty()) CommitStream(one->stream, rows);
-    }
-  }
-  FAIL() << "the streams do not end";
-}
-
-Owned OwnedStream(uint32_t seed, size_t rank, uint32_t slot, float temperature,
-                  const Drafting& drafting) {
-  Owned one;
-  one.stream = StartStream(seed, slot, temperature, drafting);
-  one.stream.wanted = 6 + seed % 11;
-  one.rank = rank;
-  return one;
-}
 
 // Ranks, whether they exchange like GPUs, and whether decode steps are recorded.
 using GroupForm = std::tuple<int, bool, bool>;

@@ -34,6 +34,8 @@ class DSparkHead final : public DraftHead {
   // Records of the last Queue on the device, [R, block * sizeof(SampleRecord)] u8.
   kernels::TensorView records() const;
 
+  std::vector<Block>& blocks() { return blocks_; }
+
   // After RunStages without the Markov bias, after Propose with it.
   kernels::TensorView draft_logits(int requests) const override;
   // Collapsed rows of the last RunStages, [R*block, D].

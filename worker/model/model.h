@@ -58,6 +58,7 @@ class Block {
   absl::Status Run(const ModelBatch& batch, StreamScratch& scratch,
                    AttentionLayer::WindowRing ring) const;
   const MoeLayer& moe() const { return moe_; }
+  MoeLayer& moe() { return moe_; }
 
  private:
   HyperConnection attn_site_, ffn_site_;
@@ -87,6 +88,7 @@ class Model {
   absl::Status RunLayer(int layer, const ModelBatch& batch);
   absl::Status Logits(const ModelBatch& batch);
 
+  std::vector<Block>& blocks() { return blocks_; }
   OutputHead& head() { return head_; }
   const ModelSpec& spec() const { return spec_; }
   const Numerics& numerics() const { return numerics_; }

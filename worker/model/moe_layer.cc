@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 
 namespace skein::worker {
@@ -51,8 +52,10 @@ MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const Model
     : weights_(weights),
       scratch_(scratch),
       num_experts_(weights.gate.n),
-      owned_(scratch.exchange == nullptr ? ShardRange{0, weights.gate.n}
-                                         : scratch.exchange->shard().Of(weights.gate.n)),
+      owned_(static_cast<int>(weights.w1.size())),
+      index_(scratch.exchange == nullptr
+                 ? scratch.index
+                 : arena.Allocate(DType::kI32, {max_rows, experts_per_token})),
       max_rows_(max_rows),
       k_(experts_per_token),
       gate_temp_(spec.gate_temp),
@@ -69,9 +72,8 @@ MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const Model
       shared_w3_(weights.shared.w3, numerics.act, max_rows, numerics, kernels) {
   select_ =
       kernels.Add<kernels::MoeGate>({.num_experts = num_experts_, .k = k_, .wide = numerics.wide});
-  layout_ = kernels.Add<kernels::MoeLayout>(
-      {.num_experts = owned_.count(), .k = k_, .max_rows = max_rows});
-  kernels::ExpertLinear::Problem problem{.num_experts = owned_.count(),
+  layout_ = kernels.Add<kernels::MoeLayout>({.num_experts = owned_, .k = k_, .max_rows = max_rows});
+  kernels::ExpertLinear::Problem problem{.num_experts = owned_,
                                          .n = spec.expert_inner,
                                          .k = spec.hidden,
                                          .format = weights.expert_format,
@@ -88,17 +90,14 @@ MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const Model
       kernels.Add<kernels::MoeCombine>({.channels = spec.hidden, .k = k_, .dtype = numerics.act});
   if (scratch.exchange == nullptr) return;
   const int ranks = scratch.exchange->shard().num_ranks;
-  std::vector<int32_t> local, home;
+  NumberHeld();
   for (int rank = 0; rank < ranks; ++rank) {
-    home.resize(static_cast<size_t>(Shard{rank, ranks}.Of(num_experts_).end), rank);
+    rank_of_.resize(static_cast<size_t>(Shard{rank, ranks}.Of(num_experts_).end), rank);
   }
-  for (int e = 0; e < num_experts_; ++e) {
-    local.push_back(e >= owned_.begin && e < owned_.end ? e - owned_.begin : -1);
-  }
-  const std::vector<int32_t> nobody(local.size(), -1);
+  const std::vector<int32_t> nobody(rank_of_.size(), -1);
   using Values = std::span<const int32_t>;
-  local_ = arena.Constant<int32_t>(DType::kI32, {num_experts_}, Values(local));
-  home_ = arena.Constant<int32_t>(DType::kI32, {num_experts_}, Values(home));
+  local_ = arena.Constant<int32_t>(DType::kI32, {num_experts_}, Values(held_at_));
+  home_ = arena.Constant<int32_t>(DType::kI32, {num_experts_}, Values(rank_of_));
   nobody_ = arena.Constant<int32_t>(DType::kI32, {num_experts_}, Values(nobody));
   map_ = kernels.Add<kernels::MapExperts>({.num_experts = num_experts_, .k = k_});
   if (!scratch.exchange->on_device()) return;
@@ -106,7 +105,23 @@ MoeLayer::MoeLayer(const MoeWeights& weights, int experts_per_token, const Model
       {.channels = spec.hidden, .table_dtype = numerics.act, .y_dtype = numerics.act});
 }
 
-TensorView MoeLayer::experts(int rows) const { return Reshape(scratch_.index, {rows, k_}); }
+TensorView MoeLayer::experts(int rows) const { return Reshape(index_, {rows, k_}); }
+
+void MoeLayer::NumberHeld() {
+  held_at_.assign(static_cast<size_t>(num_experts_), -1);
+  for (size_t n = 0; n < weights_.held.size(); ++n) {
+    held_at_[static_cast<size_t>(weights_.held[n])] = static_cast<int32_t>(n);
+  }
+}
+
+absl::Status MoeLayer::Place(std::span<const uint16_t> ranks, kernels::Device& device) {
+  SKEIN_CHECK(ranks.size() == rank_of_.size());
+  std::copy(ranks.begin(), ranks.end(), rank_of_.begin());
+  NumberHeld();
+  const size_t bytes = ranks.size() * sizeof(int32_t);
+  SKEIN_RETURN_IF_ERROR(device.CopyIn(local_.data, held_at_.data(), bytes));
+  return device.CopyIn(home_.data, rank_of_.data(), bytes);
+}
 
 absl::Status MoeLayer::Route(const TensorView& x, int rows) const {
   const TensorView logits = Reshape(scratch_.logits, {rows, num_experts_});
@@ -123,7 +138,7 @@ absl::Status MoeLayer::Route(const TensorView& x, int rows) const {
 absl::Status MoeLayer::Lay(const TensorView& index) const {
   const int64_t rows = index.dim(0);
   return layout_({.index = index,
-                  .expert_offset = Reshape(scratch_.offset, {owned_.count() + 1}),
+                  .expert_offset = Reshape(scratch_.offset, {owned_ + 1}),
                   .assignment = Rows(scratch_.assignment, rows * k_),
                   .source_row = Rows(scratch_.source, rows * k_),
                   .place = Reshape(scratch_.place, {rows, k_})});
@@ -137,7 +152,7 @@ absl::Status MoeLayer::RunRouted(const LinearInput& in, int rows) const {
 
 absl::Status MoeLayer::Products(const TensorView& x, const TensorView& scale,
                                 const TensorView& weight, int64_t places) const {
-  const TensorView offset = Reshape(scratch_.offset, {owned_.count() + 1});
+  const TensorView offset = Reshape(scratch_.offset, {owned_ + 1});
   const TensorView source = Rows(scratch_.source, places);
   SKEIN_RETURN_IF_ERROR(up_({.expert_offset = offset,
                              .source_row = source,
@@ -213,7 +228,7 @@ absl::Status MoeLayer::RunOwned(const TensorView& x, const TensorView& scale, in
   SKEIN_RETURN_IF_ERROR(Lay(local));
   // A host knows how many there are; a GPU leaves alone what nobody has.
   const int64_t places =
-      scratch_.exchange->on_device() ? rows * k_ : scratch_.offset.as<int32_t>()[owned_.count()];
+      scratch_.exchange->on_device() ? rows * k_ : scratch_.offset.as<int32_t>()[owned_];
   if (places == 0) return absl::OkStatus();
   const TensorView weight =
       RowsFrom(Reshape(scratch_.all_weight, {scratch_.all_weight.size()}), first * k_, rows * k_);

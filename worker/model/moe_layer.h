@@ -2,6 +2,10 @@
 // (model section 3.9). Thread: the device thread.
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "kernels/ops/kv_cache.h"
 #include "kernels/ops/moe.h"
@@ -43,10 +47,19 @@ class MoeLayer {
   // x, y [T, D]. In a group all ranks call it in the same order, also with T = 0.
   absl::Status Run(const kernels::TensorView& x, const kernels::TensorView& y) const;
 
-  // Experts of the last run's rows, [T, k] in order of selection.
+  // Experts of the last run's rows, [T, k] in order of selection. In a group they stay until the
+  // next run, elsewhere until that of another layer.
   kernels::TensorView experts(int rows) const;
+  int num_experts() const { return num_experts_; }
+  int experts_per_token() const { return k_; }
+
+  // In a group, between steps: the rank of each expert, as the weights are held now. Queues copies,
+  // which are of memory of this layer.
+  absl::Status Place(std::span<const uint16_t> ranks, kernels::Device& device);
 
  private:
+  // Which entry of the weights each expert is.
+  void NumberHeld();
   absl::Status Route(const kernels::TensorView& x, int rows) const;
   // The layout of the assignments to this rank's experts; `index` [T, k], -1: none of them.
   absl::Status Lay(const kernels::TensorView& index) const;
@@ -66,9 +79,11 @@ class MoeLayer {
   const MoeWeights& weights_;
   MoeScratch& scratch_;
   int num_experts_;
-  ShardRange owned_;  // experts of this rank
+  int owned_;                  // experts of this rank
+  kernels::TensorView index_;  // [T, k]
   // Of a group, [E]: an expert's number on this rank or -1; its rank; -1 for all.
   kernels::TensorView local_, home_, nobody_;
+  std::vector<int32_t> held_at_, rank_of_;  // the first two on the host
   int max_rows_;
   int k_;
   float gate_temp_, route_scale_, limit_;

@@ -58,4 +58,42 @@ absl::Status CheckShard(const Shard& shard, const ModelSpec& spec) {
                    " hash columns, which are split whole: use one of ", sizes));
 }
 
+protocol::ExpertPlacement FirstPlacement(const ModelSpec& spec, int num_ranks) {
+  protocol::ExpertPlacement placement;
+  for (int layer = 0; layer < spec.num_layers + spec.dspark.stages; ++layer) {
+    const int experts = layer < spec.num_layers ? spec.num_experts : spec.dspark.num_experts;
+    std::vector<uint16_t>& ranks = placement.emplace_back();
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      ranks.resize(static_cast<size_t>(Shard{rank, num_ranks}.Of(experts).end),
+                   static_cast<uint16_t>(rank));
+    }
+  }
+  return placement;
+}
+
+absl::Status CheckPlacement(const protocol::ExpertPlacement& placement, const ModelSpec& spec,
+                            int num_ranks) {
+  const protocol::ExpertPlacement first = FirstPlacement(spec, num_ranks);
+  if (placement.size() != first.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("FormGroup.placement has ", placement.size(),
+                                                   " layers, this model has ", first.size()));
+  }
+  for (size_t i = 0; i < first.size(); ++i) {
+    if (placement[i].size() != first[i].size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("FormGroup.placement: layer ", i, " has ", placement[i].size(),
+                       " experts, that of this model ", first[i].size()));
+    }
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const auto placed = std::count(placement[i].begin(), placement[i].end(), rank);
+      const auto held = std::count(first[i].begin(), first[i].end(), rank);
+      if (placed == held) continue;
+      return absl::InvalidArgumentError(absl::StrCat("FormGroup.placement: layer ", i, " has ",
+                                                     placed, " experts on rank ", rank, " of ",
+                                                     num_ranks, ", which holds ", held));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace skein::worker

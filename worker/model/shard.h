@@ -1,10 +1,12 @@
-// Which part of a model a rank of a group holds: a range of every layer's experts and a range of
-// whole hash columns of every n-gram table; all else is whole on every rank. A plain value.
+// Which part of a model a rank of a group holds: equally many of every layer's experts, at first a
+// range of them, and a range of whole hash columns of every n-gram table; all else is whole on
+// every rank. Plain values.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "protocol/messages/control.h"
 #include "worker/model/model_spec.h"
 
 namespace skein::worker {
@@ -39,5 +41,13 @@ uint64_t LeftOutBytes(const Shard& shard, const ModelSpec& spec);
 
 // InvalidArgument when a model cannot be split so, with the numbers of ranks that do.
 absl::Status CheckShard(const Shard& shard, const ModelSpec& spec);
+
+// Where the experts are that every rank loads at first: those of Shard::Of.
+protocol::ExpertPlacement FirstPlacement(const ModelSpec& spec, int num_ranks);
+
+// InvalidArgument names layer and numbers unless the placement is one of this model on so many
+// ranks, each with as many experts of a layer as it has memory for.
+absl::Status CheckPlacement(const protocol::ExpertPlacement& placement, const ModelSpec& spec,
+                            int num_ranks);
 
 }  // namespace skein::worker

@@ -1,12 +1,15 @@
 #include "worker/model/weight_loader.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "protocol/base/log.h"
 #include "protocol/base/status_macros.h"
 #include "protocol/base/strings.h"
 
@@ -208,6 +211,7 @@ MoeWeights TakeMoe(Taker& take, const std::string& prefix, int num_experts) {
   out.shared = TakeExpert(take, prefix + "shared_experts.", WeightFormat::kE4m3Block);
   out.expert_format = spec.expert_format == ExpertFormat::kFp4 ? WeightFormat::kE2m1Row32
                                                                : WeightFormat::kE4m3Block;
+  out.prefix = prefix;
   const ShardRange owned = take.shard().Of(num_experts);
   for (int e = 0; e < num_experts; ++e) {
     const bool kept = e >= owned.begin && e < owned.end;
@@ -217,6 +221,7 @@ MoeWeights TakeMoe(Taker& take, const std::string& prefix, int num_experts) {
     out.w1.push_back(expert.w1.weight);
     out.w2.push_back(expert.w2.weight);
     out.w3.push_back(expert.w3.weight);
+    out.held.push_back(e);
   }
   return out;
 }
@@ -342,6 +347,70 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(
                            ReadTokenMap(dir / spec.engram.token_map_file, spec));
   }
   return out;
+}
+
+std::vector<MoeWeights*> ModelWeights::MoeLayers() {
+  std::vector<MoeWeights*> all;
+  for (BlockWeights& layer : layers) all.push_back(&layer.moe);
+  for (BlockWeights& stage : draft.stages) all.push_back(&stage.moe);
+  return all;
+}
+
+namespace {
+
+// The tensor was checked when the model was loaded.
+absl::Status Replace(TensorView& view, const TensorView& stored, kernels::Device& device) {
+  if (!device.is_host()) {
+    return device.CopyIn(view.data, stored.data,
+                         static_cast<size_t>(view.size()) * kernels::DTypeBytes(view.dtype));
+  }
+  view.data = stored.data;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ModelWeights::ReadExpert(MoeWeights& layer, size_t entry, int expert,
+                                      kernels::Device& device) {
+  layer.held[entry] = -1;
+  const std::pair<const char*, kernels::Weight*> parts[] = {
+      {"w1", &layer.w1[entry]}, {"w2", &layer.w2[entry]}, {"w3", &layer.w3[entry]}};
+  for (const auto& [part, weight] : parts) {
+    if (checkpoint_ == nullptr) break;  // made ones are alike
+    const std::string name = absl::StrCat(layer.prefix, "experts.", expert, ".", part);
+    SKEIN_RETURN_IF_ERROR(
+        Replace(weight->codes, checkpoint_->Find(name + ".weight")->view, device));
+    if (weight->scale.absent()) continue;
+    SKEIN_RETURN_IF_ERROR(Replace(weight->scale, checkpoint_->Find(name + ".scale")->view, device));
+  }
+  SKEIN_RETURN_IF_ERROR(device.Wait());
+  layer.held[entry] = expert;
+  return absl::OkStatus();
+}
+
+absl::Status ModelWeights::HoldExperts(const protocol::ExpertPlacement& placement, int rank,
+                                       kernels::Device& device,
+                                       const std::function<absl::Status()>& live) {
+  const std::vector<MoeWeights*> all = MoeLayers();
+  for (size_t i = 0; i < all.size(); ++i) {
+    MoeWeights& layer = *all[i];
+    std::vector<int> wanted;
+    std::vector<size_t> free;
+    for (int e = 0; e < layer.gate.n; ++e) {
+      if (placement[i][static_cast<size_t>(e)] != rank) continue;
+      if (std::count(layer.held.begin(), layer.held.end(), e) == 0) wanted.push_back(e);
+    }
+    for (size_t entry = 0; entry < layer.held.size(); ++entry) {
+      const int held = layer.held[entry];
+      if (held < 0 || placement[i][static_cast<size_t>(held)] != rank) free.push_back(entry);
+    }
+    SKEIN_CHECK(wanted.size() == free.size()) << "a placement that was not checked";
+    for (size_t n = 0; n < wanted.size(); ++n) {
+      SKEIN_RETURN_IF_ERROR(live());
+      SKEIN_RETURN_IF_ERROR(ReadExpert(layer, free[n], wanted[n], device));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace skein::worker

@@ -1,6 +1,6 @@
 // The weights of a model as named views, each checked against the model's
 // shapes and formats. Every expected tensor must be there and every tensor must be expected (vision
-// tensors are listed and left out). Immutable after Load.
+// tensors are listed and left out). After Load only HoldExperts changes them, between steps.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +52,8 @@ struct MoeWeights {
   ExpertWeights shared;
   // One entry per expert of the shard, as ExpertLinear takes them.
   std::vector<kernels::Weight> w1, w2, w3;
+  std::vector<int> held;  // which expert an entry is; -1 while it is loaded
+  std::string prefix;     // of the names of the layer's tensors
   kernels::WeightFormat expert_format = kernels::WeightFormat::kE2m1Row32;
 };
 
@@ -75,7 +77,9 @@ struct DraftWeights {
 };
 
 // Makes a tensor instead of reading it, in memory of the arena: for measurements of shapes that no
-// checkpoint holds. Of a rank's part of a table it makes as many rows, not those of the whole.
+// checkpoint holds. Of a rank's part of a table it makes as many rows, not those of the whole. All
+// experts of a layer are made alike, so that each is the same on whatever rank and in whatever
+// entry.
 using TensorMaker = std::function<kernels::TensorView(Arena& arena, const std::string& name,
                                                       const kernels::TensorView& wanted)>;
 
@@ -94,6 +98,15 @@ struct ModelWeights {
                                                             const Shard& shard = {},
                                                             const LoadProgress& progress = nullptr);
 
+  // Makes the entries of every layer the experts that `placement`, which was checked, gives this
+  // rank: those that it lacks are read into the entries of those that it has for nothing, in the
+  // same memory. An error of `live`, which is asked before each expert, ends it; whatever the end,
+  // `held` says what is there.
+  absl::Status HoldExperts(const protocol::ExpertPlacement& placement, int rank,
+                           kernels::Device& device, const std::function<absl::Status()>& live);
+  // Those of the layers, then those of the draft head, as placements count them.
+  std::vector<MoeWeights*> MoeLayers();
+
   kernels::TensorView embed, norm;
   LinearWeight head;
   std::vector<BlockWeights> layers;
@@ -105,6 +118,8 @@ struct ModelWeights {
   int skipped_tensors = 0;                // vision
 
  private:
+  absl::Status ReadExpert(MoeWeights& layer, size_t entry, int expert, kernels::Device& device);
+
   std::unique_ptr<Checkpoint> checkpoint_;
 };
 

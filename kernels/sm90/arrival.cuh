@@ -30,6 +30,19 @@ __device__ inline void WaitForPhase(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
+// Whether it has; who then uses what the phase was about waits for it as well.
+__device__ inline bool PhaseHasEnded(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // What is the same in all lanes of a warp, so that the compiler knows it: descriptors of products
 // then cost no moves between registers.
 __device__ inline uint32_t Uniform(uint32_t value) { return __shfl_sync(0xffffffff, value, 0); }

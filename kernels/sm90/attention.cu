@@ -5,6 +5,7 @@
 #include "kernels/cuda/rows.cuh"
 #include "kernels/sm90/family.cuh"
 #include "kernels/sm90/latent_attention.cuh"
+#include "kernels/sm90/latent_spread.cuh"
 
 namespace skein::kernels::sm90 {
 namespace {
@@ -190,9 +191,21 @@ struct SparseAttentionOp {
         p.q_step % 8 == 0 && p.q_head_step % 8 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
     p.out_aligned = p.out_step % 8 == 0 && p.out_head_step % 8 == 0 &&
                     reinterpret_cast<uintptr_t>(p.out) % 16 == 0;
+    p.by_ring_rows = latent::Divisor(p.ring_rows);
+    p.by_fresh_page = latent::Divisor(p.fresh.page_rows);
+    p.by_ring_page = latent::Divisor(p.ring.page_rows);
+    p.by_history_page = latent::Divisor(p.history.page_rows);
+    p.by_block_rows = latent::Divisor(p.rows.block_tokens / p.ratio);
     const latent::Division division =
         latent::DivisionOf(latent::TilesOf(window) + latent::TilesOf(from.num_selected));
     p.tiles = division.tiles;
+    if (rows <= latent::spread::kMostRows) {
+      const auto blocks = static_cast<unsigned>(2 * division.parts);
+      return cuda::LaunchAs(SparseAttention::kId, latent::spread::SpreadAttentionKernel,
+                            {dim3(static_cast<unsigned>(rows) * blocks), latent::spread::kThreads,
+                             sizeof(latent::spread::Shared) + latent::kAlignment, blocks},
+                            stream, p);
+    }
     const dim3 grid(static_cast<unsigned>(rows * division.parts));
     return cuda::LaunchAs(SparseAttention::kId, latent::LatentAttentionKernel,
                           {grid, latent::kThreads, sizeof(latent::Shared) + latent::kAlignment,

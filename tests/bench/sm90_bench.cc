@@ -331,7 +331,7 @@ int Main(int argc, char** argv) {
     BenchLinear(setting, n, k);
   }
   BenchGrouped(setting);
-  for (const int batch : {1, 16, 64, 256}) BenchAttention(setting, batch);
+  for (const int batch : {1, 16, 30, 64, 256}) BenchAttention(setting, batch);
   return setting.failed ? 1 : 0;
 }
 

@@ -154,6 +154,39 @@ Instance AttentionCall(const Rows& rows, KvFormat window_format, KvFormat histor
                                       args);
 }
 
+void AddSparseAttentionCases(std::vector<Case>& cases) {
+  cases.push_back({OpId::kSparseAttention, "window alone", [](const Rows& rows) {
+                     return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 0);
+                   }});
+  cases.push_back({OpId::kSparseAttention, "fp8 and fp4", [](const Rows& rows) {
+                     return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 21);
+                   }});
+  cases.push_back({OpId::kSparseAttention, "512 channels", [](const Rows& rows) {
+                     return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 130,
+                                          kLatent);
+                   }});
+  cases.push_back({OpId::kSparseAttention, "512 channels window alone", [](const Rows& rows) {
+                     return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 0,
+                                          kLatent);
+                   }});
+  // A row's list divided into two and into four parts.
+  for (const int selected : {500, 1300}) {
+    cases.push_back({OpId::kSparseAttention,
+                     "512 channels, " + std::to_string(selected) + " selected",
+                     [=](const Rows& rows) {
+                       return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16,
+                                            selected, kLatent);
+                     }});
+  }
+  cases.push_back({OpId::kSparseAttention, "512 channels, packed window", [](const Rows& rows) {
+                     return AttentionCall(rows, KvFormat::kFp4Group16, KvFormat::kFp8Group32, 130,
+                                          kLatent);
+                   }});
+  cases.push_back({OpId::kSparseAttention, "bf16", [](const Rows& rows) {
+                     return AttentionCall(rows, KvFormat::kBf16, KvFormat::kBf16, 8);
+                   }});
+}
+
 }  // namespace
 
 void AddAttentionCases(std::vector<Case>& cases) {
@@ -187,23 +220,7 @@ void AddAttentionCases(std::vector<Case>& cases) {
          [k = k, columns = columns](const Rows& rows) { return TopKCall(rows, k, columns); }, true,
          true});
   }
-  cases.push_back({OpId::kSparseAttention, "window alone", [](const Rows& rows) {
-                     return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 0);
-                   }});
-  cases.push_back({OpId::kSparseAttention, "fp8 and fp4", [](const Rows& rows) {
-                     return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 21);
-                   }});
-  cases.push_back({OpId::kSparseAttention, "512 channels", [](const Rows& rows) {
-                     return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 130,
-                                          kLatent);
-                   }});
-  cases.push_back({OpId::kSparseAttention, "512 channels window alone", [](const Rows& rows) {
-                     return AttentionCall(rows, KvFormat::kFp8Group32, KvFormat::kFp4Group16, 0,
-                                          kLatent);
-                   }});
-  cases.push_back({OpId::kSparseAttention, "bf16", [](const Rows& rows) {
-                     return AttentionCall(rows, KvFormat::kBf16, KvFormat::kBf16, 8);
-                   }});
+  AddSparseAttentionCases(cases);
 }
 
 }  // namespace skein::kernels

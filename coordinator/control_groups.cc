@@ -18,6 +18,7 @@ namespace {
 constexpr absl::Duration kFormPause = absl::Milliseconds(500);
 // A step that ended for want of another rank has its cause within so many leases.
 constexpr int kAbortedLeases = 2;
+constexpr std::string_view kRebalanced = "rebalanced";
 
 // A worker whose death is not explained for so long is not coming back.
 constexpr absl::Duration kUnexplained = absl::Seconds(60);
@@ -43,6 +44,7 @@ bool ControlLoop::SendForm(Context& context, const WorkerGroup& group) {
   if (num_ranks > 1) {
     form.communicator = absl::StrCat(cluster_, "-", group.epoch.value());
     form.places = PlacesOf(group);
+    if (TakesPlacement(group)) form.placement = balance_.placement(group.group);
   }
   for (const GroupRank& rank : group.ranks) {
     form.rank = rank.rank;
@@ -74,6 +76,7 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
   const std::vector<scheduler::SequenceDelta> gone =
       scheduler_.StartEpoch(group->group, group->epoch, geometry);
   DeliverEnds(gone);
+  balance_.Formed(group->group, context.Now());
   if (!first_formed_) first_formed_ = context.Now();
   SKEIN_LOG(kInfo, "group ready")
       .Field("group", group->group)
@@ -123,6 +126,7 @@ void ControlLoop::EndEpoch(Context& context, protocol::GroupId id, const EpochEn
   workers_.Dissolve(id);
   steps_.Forget(id);
   TellRanks(context, group, end.worker, end.reason);
+  if (end.cause != kRebalanced) balance_.Ended(id);
   if (!scheduler_.has_epoch(id)) return;
   SKEIN_LOG(kWarn, "epoch ended")
       .Field("group", id)
@@ -141,7 +145,9 @@ void ControlLoop::CheckGroups(Context& context) {
     const protocol::GroupId id(i);
     const std::optional<WorkerGroup>& group = workers_.group(id);
     if (!group || group->ranks.size() == 1) continue;
-    if (!group->formed() && now - group->since > protocol::FormTime()) {
+    const absl::Duration load =
+        balance_.placement(id).empty() ? absl::ZeroDuration() : protocol::kFormLoadTime;
+    if (!group->formed() && now - group->since > protocol::FormTime() + load) {
       SKEIN_LOG(kError, "group not formed").Field("group", id).Field("reason", "out of time");
       workers_.Postpone(id, now + kFormPause);
       EndEpoch(context, id, {.cause = "step_aborted", .reason = "its ranks did not meet in time"});
@@ -150,6 +156,47 @@ void ControlLoop::CheckGroups(Context& context) {
     }
   }
   FormGroups(context);
+}
+
+// A worker before 1.6 would not see a placement.
+bool ControlLoop::TakesPlacement(const WorkerGroup& group) const {
+  constexpr uint32_t kSince = 6;
+  return std::all_of(group.ranks.begin(), group.ranks.end(), [this](const GroupRank& rank) {
+    return workers_.registration(rank.worker).protocol_minor >= kSince;
+  });
+}
+
+bool ControlLoop::InFlight(protocol::GroupId group) const {
+  for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    if (scheduler_.engine(scheduler_.EngineOf(group, protocol::RankId(rank))).in_flight())
+      return true;
+  }
+  return false;
+}
+
+// Of groups that serve, while nothing else takes one out of service.
+void ControlLoop::ProposeRebalance(absl::Time now) {
+  balance_.Tick(now);
+  if (operations_.PlannedOutage() || door_.draining() || NumReady() < scheduler_.num_groups())
+    return;
+  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
+    const protocol::GroupId id(i);
+    const bool able = operations_.Serves(id, now) && TakesPlacement(*workers_.group(id));
+    if (able && balance_.Propose(id, now)) return;
+  }
+}
+
+// A quiet group whose steps have ended: its sequences go back to the queue with their tokens, and
+// its ranks meet with other experts.
+void ControlLoop::BeginRebalance(Context& context) {
+  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
+    const protocol::GroupId id(i);
+    if (!balance_.quiet(id) || InFlight(id)) continue;
+    balance_.Begin(id, context.Now());
+    EndEpoch(context, id, {.cause = kRebalanced, .reason = "its experts change places"});
+    UpdateReadiness(context.Now());
+    FormGroups(context);
+  }
 }
 
 void ControlLoop::PlanMoves(Context& context) {

@@ -50,6 +50,7 @@ ControlLoop::ControlLoop(const ControlOptions& options, FrontDoorQueue& door,
       moves_(scheduler_, workers_, metrics, options.block_timeout),
       operations_(options.rollout, kSuspectShare * options.lease, options.term, operators,
                   {scheduler_, workers_, requests_, door, steps_}),
+      balance_(options.num_groups, options.num_ranks, options.rebalance_interval, metrics),
       counted_(scheduler_.num_engines()),
       audited_(scheduler_.num_engines()) {}
 
@@ -129,7 +130,7 @@ void ControlLoop::UpdateReadiness(absl::Time now) {
     serves = serves || operations_.Serves(protocol::GroupId(i), now);
   }
   // While a group is replaced requests wait for it instead of being sent away.
-  door_.SetReady(serves, serving_ && operations_.PlannedOutage());
+  door_.SetReady(serves, serving_ && (operations_.PlannedOutage() || balance_.under_way()));
 }
 
 void ControlLoop::Handle(Context& context, const Envelope& envelope,
@@ -287,6 +288,7 @@ void ControlLoop::Commit(Context& context, const StepResult& result) {
     return FailStep(context, result, protocol::StatusText(committed));
   }
   steps_.Committed(result, now);
+  balance_.Count(result.group, result.expert_load);
   LearnCapacity();
   const uint32_t engine = scheduler_.EngineOf(result.group, result.rank);
   // What is wrong is counted once; then the next look at everything says whether there is more.
@@ -335,7 +337,7 @@ bool ControlLoop::SendPlan(Context& context, protocol::StepPlan plan, absl::Time
 
 // False when a worker could not be reached: its sequences are free for the other groups.
 bool ControlLoop::PlanGroup(Context& context, protocol::GroupId group) {
-  if (operations_.StateOf(group, context.Now()) == "suspect") return true;
+  if (operations_.StateOf(group, context.Now()) == "suspect" || balance_.quiet(group)) return true;
   for (uint32_t lane = 0; lane < options_.limits.lanes; ++lane) {
     const absl::Time asked = context.Now();
     std::vector<protocol::StepPlan> plans = scheduler_.PlanStep(group, lane);
@@ -465,6 +467,7 @@ void ControlLoop::OnIdle(Context& context) {
   door_.Pulse();
   DrainFrontDoor(context);
   CommitResults(context);
+  BeginRebalance(context);
   operations_.TakeCommands(context);
   operations_.Advance(context);
   DropExpired();
@@ -483,6 +486,7 @@ void ControlLoop::OnTimer(Context& context, protocol::TimerId) {
   operations_.SetSilence(std::max(kSuspectShare * options_.lease, context.LeaseFloor()));
   SettleForgotten(now);
   CheckGroups(context);
+  ProposeRebalance(now);
   moves_.Expire(now);
   UpdateReadiness(now);
   NoteWorkerTimes();

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "coordinator/block_moves.h"
 #include "coordinator/cache_roots.h"
+#include "coordinator/expert_balance.h"
 #include "coordinator/front_door_queue.h"
 #include "coordinator/key_digest.h"
 #include "coordinator/metrics.h"
@@ -39,6 +40,7 @@ struct ControlOptions {
   absl::Duration shutdown_timeout = absl::Seconds(30);
   absl::Duration block_timeout = absl::Seconds(5);
   RolloutLimits rollout;
+  absl::Duration rebalance_interval = absl::ZeroDuration();  // of experts; 0: never
   // What no client knows, so that none can choose tokens by where their blocks are looked for.
   KeyDigest cache_secret{};
   std::string tokenizer;                  // id of the vocabulary; empty: any worker's
@@ -85,6 +87,10 @@ class ControlLoop final : public protocol::Actor {
     uint32_t failed_lane = scheduler::kAnyLane;
   };
   void EndEpoch(protocol::Context& context, protocol::GroupId group, const EpochEnd& end);
+  bool TakesPlacement(const WorkerGroup& group) const;
+  bool InFlight(protocol::GroupId group) const;
+  void ProposeRebalance(absl::Time now);
+  void BeginRebalance(protocol::Context& context);
   void PlanMoves(protocol::Context& context);
   void CheckGroups(protocol::Context& context);
   void LoseWorker(protocol::Context& context, protocol::ActorId worker, std::string_view reason);
@@ -130,6 +136,7 @@ class ControlLoop final : public protocol::Actor {
   StepWatch steps_;
   BlockMoves moves_;
   ClusterOperations operations_;
+  ExpertBalance balance_;
   std::vector<scheduler::SchedulerCounters> counted_;  // by engine
   std::vector<scheduler::AuditFindings> audited_;      // by engine: what the last audit found
   std::vector<protocol::StepResult> results_;

@@ -115,6 +115,7 @@ ControlOptions ToControlOptions(const protocol::Config& config, protocol::Term t
   options.limits.prefix_caching = config.scheduler.enable_prefix_caching != 0;
   options.limits.moves_blocks = !config.transport.block_address.empty();
   options.block_timeout = config.transport.block_timeout;
+  options.rebalance_interval = scheduler.expert_rebalance_interval;
   options.limits.prefill_groups = static_cast<uint32_t>(scheduler.prefill_groups);
   options.num_ranks = static_cast<uint32_t>(protocol::ExpertParallelSize(scheduler));
   options.num_groups = static_cast<uint32_t>(scheduler.data_parallel_size) / options.num_ranks;

@@ -400,9 +400,10 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
           {{"kind", kMoveCauses}, {"result", kMoveResults}})),
       epoch_changes(registry.AddCounters(
           {"skein_epoch_changes_total",
-           "Epochs that ended, by cause. Rising: a worker dies or "
-           "hangs, read its log."},
-          {{"cause", {"peer_down", "step_failed", "step_aborted", "registered_again"}}})),
+           "Epochs that ended, by cause. rebalanced: experts changed places. Others rising: a "
+           "worker dies or hangs, read its log."},
+          {{"cause",
+            {"peer_down", "step_failed", "step_aborted", "registered_again", "rebalanced"}}})),
       workers(
           registry.AddGauges({"skein_workers", "Workers by state. None ready: nothing is served."},
                              {{"state", WorkerStates()}})),
@@ -418,6 +419,24 @@ StepMetrics::StepMetrics(protocol::MetricsRegistry& registry)
           {{"actor", {"control", "http"}}, {"type", {"request", "command", "delta"}}})),
       stale_results(registry.AddCounter(
           {"skein_stale_results_total", "Results of ended epochs that were dropped."})) {}
+
+ExpertMetrics::ExpertMetrics(protocol::MetricsRegistry& registry)
+    : expert_imbalance(
+          registry.AddGauges({"skein_expert_load_imbalance_ratio",
+                              "Rows for the experts of the busiest rank over those of the mean "
+                              "one, of the worst group of ranks, counted in a few steps. Above "
+                              "1.2 for long: set scheduler.expert_rebalance_interval."},
+                             {{"phase", {"prefill", "decode"}}})),
+      rebalances(registry.AddCounters(
+          {"skein_eplb_rebalances_total",
+           "Times that experts of a group changed places, or were to. failed: a rank was lost on "
+           "the way, or could not load them; the coordinator's log says which."},
+          {{"result", {"ok", "failed"}}})),
+      rebalance_seconds(registry.AddHistogram(
+          {"skein_eplb_rebalance_seconds",
+           "For which a group computed nothing because its experts changed places. Long: the "
+           "checkpoint is read slowly."},
+          protocol::RequestLatencyBounds())) {}
 
 FleetMetrics::FleetMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines)
     : worker_restarts(registry.AddCounters(
@@ -455,6 +474,7 @@ CoordinatorMetrics::CoordinatorMetrics(protocol::MetricsRegistry& registry,
                                        uint32_t num_drafts)
     : HttpMetrics(registry),
       StepMetrics(registry),
+      ExpertMetrics(registry),
       fleet(registry, num_engines),
       requests_waiting(families.requests_waiting.At({WaitingEngines(num_engines).values.front()})),
       waiting_for_capacity(

@@ -137,6 +137,14 @@ struct StepMetrics {
   protocol::Counter stale_results;
 };
 
+// Where experts are, and how well that fits what is routed to them.
+struct ExpertMetrics {
+  explicit ExpertMetrics(protocol::MetricsRegistry& registry);
+  protocol::GaugeFamily expert_imbalance;  // phase
+  protocol::CounterFamily rebalances;      // result
+  protocol::Histogram rebalance_seconds;
+};
+
 // When a worker was heard and progressed, written by the control thread and turned into the gauges
 // of one reading by whoever reads: an age grows between two of the loop's rounds, too.
 struct WorkerTimes {
@@ -161,7 +169,7 @@ struct FleetMetrics {
 const std::vector<std::string>& WorkerStates();
 const std::vector<std::string>& GroupStates();
 
-struct CoordinatorMetrics : HttpMetrics, StepMetrics {
+struct CoordinatorMetrics : HttpMetrics, StepMetrics, ExpertMetrics {
   // `num_engines`: worker groups. `num_drafts`: of a sequence in a step at most.
   CoordinatorMetrics(protocol::MetricsRegistry& registry, uint32_t num_engines,
                      uint32_t num_drafts);

@@ -71,7 +71,8 @@ struct SchedulerConfig {
   int64_t data_parallel_size = 1;      // workers in all, each with its own part of the requests
   int64_t expert_parallel_size = 1;    // of them that form a group and share one set of experts
   int64_t enable_expert_parallel = 0;  // 1: all of them are one group
-  int64_t prefill_groups = 0;          // groups that compute prompts for the others
+  absl::Duration expert_rebalance_interval;  // between looks at where experts are; 0: they stay
+  int64_t prefill_groups = 0;                // groups that compute prompts for the others
   int64_t max_num_seqs = 64;
   int64_t max_num_batched_tokens = 512;
   int64_t block_size = 64;

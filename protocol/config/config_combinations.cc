@@ -158,6 +158,15 @@ void CheckNodeWorkers(const Config& config, PathNamer name_of, std::vector<std::
   }
 }
 
+void CheckRebalance(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
+  const absl::Duration interval = config.scheduler.expert_rebalance_interval;
+  if (interval == absl::ZeroDuration() || ExpertParallelSize(config.scheduler) > 1) return;
+  problems.push_back(Concat(name_of("scheduler.expert_rebalance_interval"), ": ",
+                            absl::ToDoubleSeconds(interval),
+                            " seconds, but each worker has every expert; raise ",
+                            name_of("scheduler.expert_parallel_size"), " or give 0"));
+}
+
 // Where cache blocks cross, and what hands them over.
 void CheckBlockMoves(const Config& config, PathNamer name_of, std::vector<std::string>& problems) {
   const std::string& address = config.transport.block_address;
@@ -254,6 +263,7 @@ std::vector<std::string> CombinationProblems(const Config& config, const LoadOpt
                               "tcp://address:port"));
   }
   CheckExpertParallel(config, name_of, problems);
+  CheckRebalance(config, name_of, problems);
   CheckBlockMoves(config, name_of, problems);
   CheckNode(config, name_of, problems);
   return problems;

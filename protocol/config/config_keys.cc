@@ -136,6 +136,10 @@ constexpr ConfigKey kKeys[] = {
     {"scheduler.enable_expert_parallel", "enable-expert-parallel",
      &At<&Config::scheduler, &SchedulerConfig::enable_expert_parallel>, 0, 1, "", "",
      "1: expert-parallel-size is data-parallel-size, so that all workers are one group"},
+    {"scheduler.expert_rebalance_interval", "expert-rebalance-interval",
+     &At<&Config::scheduler, &SchedulerConfig::expert_rebalance_interval>, 0, kDay, "", "seconds",
+     "how often experts of a group may change ranks, so that none has most of the work: where that "
+     "is worth it the group pauses, loads them and computes its caches again; 0: they stay"},
     {"scheduler.prefill_groups", "prefill-groups",
      &At<&Config::scheduler, &SchedulerConfig::prefill_groups>, 0, 63, "", "",
      "groups, the first ones, that compute prompts and hand sequences over to the others, which so "

@@ -161,7 +161,7 @@ TEST_F(ControlLoopTest, AWorkerOfAnotherProtocolIsSentAway) {
   registration.geometry = kGeometry;
   Receive(Worker(1), Epoch(0), registration);
   const protocol::Shutdown shutdown = context_.Sent<protocol::Shutdown>().value();
-  EXPECT_THAT(shutdown.reason, HasSubstr("worker 1 speaks protocol 9.5 (build 9.9), this "));
+  EXPECT_THAT(shutdown.reason, HasSubstr("worker 1 speaks protocol 9.6 (build 9.9), this "));
   EXPECT_TRUE(shutdown.refused) << "another start would not help";
   EXPECT_FALSE(context_.Sent<protocol::FormGroup>().has_value());
 }

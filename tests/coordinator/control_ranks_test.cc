@@ -52,6 +52,7 @@ class ControlRanksTest : public ::testing::Test {
     options.limits.admission = {100, 10'000};
     options.num_ranks = 2;
     options.term = protocol::Term(4);
+    options.rebalance_interval = absl::Seconds(1);
     return options;
   }
 
@@ -65,6 +66,7 @@ class ControlRanksTest : public ::testing::Test {
   }
   void Register(uint32_t node, const std::string& host = "", const std::string& address = "") {
     protocol::RegisterWorker registration;
+    registration.protocol_minor = minor_;
     registration.host = host;
     registration.group_address = address;
     registration.geometry = kGeometry;
@@ -165,6 +167,7 @@ class ControlRanksTest : public ::testing::Test {
   VirtualContext context_{protocol::kCoordinatorActor};
   std::map<uint32_t, FakeWorker> workers_;
   uint64_t incarnation_ = 10;
+  uint32_t minor_ = protocol::kProtocolMinor;
 };
 
 TEST_F(ControlRanksTest, RanksAreToldWhereTheOthersAre) {
@@ -173,9 +176,8 @@ TEST_F(ControlRanksTest, RanksAreToldWhereTheOthersAre) {
   const auto forms = Take<protocol::FormGroup>();
   ASSERT_EQ(forms.size(), 2U);
   for (const auto& [node, form] : forms) {
-    EXPECT_THAT(form.places,
-                ::testing::ElementsAre(protocol::RankAddress{"here", "10.0.0.1:4000"},
-                                       protocol::RankAddress{"there", ""}));
+    EXPECT_THAT(form.places, ::testing::ElementsAre(protocol::RankAddress{"here", "10.0.0.1:4000"},
+                                                    protocol::RankAddress{"there", ""}));
   }
 }
 
@@ -347,6 +349,102 @@ TEST_F(ControlRanksTest, AResultInTheNameOfAnotherRankIsDropped) {
   EXPECT_EQ(metrics_.stale_results.value(), 1);
   EXPECT_EQ(Ended("step_failed"), 0);
   EXPECT_EQ(metrics_.engines[0].generation_tokens.value(), 0);
+}
+
+// ---- experts that change places
+
+const protocol::ExpertPlacement kPlaced = {{1, 0, 0, 1}};
+
+// Rank 0 has the two experts that have most of the rows.
+class RebalanceTest : public ControlRanksTest {
+ protected:
+  // Answers the plans until the next ones are due; rank 0 counts.
+  void AnswerCounted(const std::map<uint32_t, protocol::StepPlan>& plans) {
+    for (const auto& [node, plan] : plans) {
+      protocol::StepResult result = workers_[node].Run(plan);
+      result.expert_load = {false, {{1000, 1000, 50, 50}}};
+      Receive(Worker(node), plan.epoch, result);
+    }
+  }
+  // The time between two looks, while steps go on.
+  void Look() {
+    Wait(absl::Milliseconds(1500));
+    loop_.OnIdle(context_);
+  }
+  double Rebalances(std::string_view result) { return metrics_.rebalances.At({result}).value(); }
+};
+
+TEST_F(RebalanceTest, ExpertsMoveBetweenStepsAndSequencesGoOn) {
+  Start();
+  const auto client = Submit(1, {1, 2, 3}, 12);
+  auto plans = Plans();
+  AnswerCounted(plans);
+  plans = Plans();
+  ASSERT_EQ(plans.size(), 2u);
+  Look();
+  // The group is quiet, but its step is not over.
+  EXPECT_TRUE(Take<protocol::AbortEpoch>().empty());
+  const size_t before = client->tokens.size();
+  AnswerCounted(plans);
+  loop_.OnIdle(context_);
+  EXPECT_GT(client->tokens.size(), before);
+  const std::map<uint32_t, protocol::FormGroup> forms = Take<protocol::FormGroup>();
+  ASSERT_EQ(forms.size(), 2u);
+  for (const auto& [node, form] : forms) EXPECT_EQ(form.placement, kPlaced);
+  EXPECT_EQ(Ended("rebalanced"), 1);
+  EXPECT_TRUE(Plans().empty());
+  // Requests wait for the group instead of being sent away.
+  const auto other = Submit(2, {4, 5}, 6);
+  // It may load for long.
+  Wait(protocol::FormTime() + absl::Seconds(60));
+  EXPECT_TRUE(Take<protocol::FormGroup>().empty());
+  ConfirmAll(forms);
+  RunAll();
+  EXPECT_EQ(client->finish, FinishReason::kLength);
+  EXPECT_EQ(client->tokens, DecodeAlone({1, 2, 3}, StopAt(12), 32));
+  EXPECT_EQ(other->tokens, DecodeAlone({4, 5}, StopAt(6), 32));
+  EXPECT_EQ(Rebalances("ok"), 1);
+  // Whoever comes back has the placement with the next epoch.
+  LoseWorker(2);
+  Register(2);
+  for (const auto& [node, form] : Take<protocol::FormGroup>()) EXPECT_EQ(form.placement, kPlaced);
+  EXPECT_EQ(Rebalances("failed"), 0);
+}
+
+TEST_F(RebalanceTest, RanksThatCannotLoadKeepWhatTheyHave) {
+  Start();
+  const auto client = Submit(1, {1, 2, 3}, 12);
+  AnswerCounted(Plans());
+  Look();
+  auto plans = Take<protocol::StepPlan>();
+  AnswerCounted(plans);
+  loop_.OnIdle(context_);
+  std::map<uint32_t, protocol::FormGroup> forms = Take<protocol::FormGroup>();
+  ASSERT_EQ(forms.size(), 2u);
+  const protocol::FormGroup& form = forms.at(2);
+  Receive(Worker(2), form.epoch,
+          protocol::AbortEpoch{form.group, form.epoch, "an expert cannot be read"});
+  Wait(absl::Seconds(1));
+  forms = Take<protocol::FormGroup>();
+  ASSERT_EQ(forms.size(), 2u);
+  for (const auto& [node, again] : forms) EXPECT_TRUE(again.placement.empty());
+  ConfirmAll(forms);
+  RunAll();
+  EXPECT_EQ(client->tokens, DecodeAlone({1, 2, 3}, StopAt(12), 32));
+  EXPECT_EQ(Rebalances("failed"), 1);
+  EXPECT_EQ(Rebalances("ok"), 0);
+}
+
+TEST_F(RebalanceTest, RanksOfAnOlderVersionKeepTheirExperts) {
+  minor_ = 5;
+  Start();
+  const auto client = Submit(1, {1, 2, 3}, 12);
+  AnswerCounted(Plans());
+  Look();
+  AnswerCounted(Take<protocol::StepPlan>());
+  RunAll();
+  EXPECT_EQ(client->tokens, DecodeAlone({1, 2, 3}, StopAt(12), 32));
+  EXPECT_EQ(Ended("rebalanced"), 0);
 }
 
 }  // namespace

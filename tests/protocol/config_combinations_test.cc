@@ -182,6 +182,17 @@ TEST(ConfigCombinationsTest, AGroupOnTwoNodesNeedsAPrivateAddress) {
                           "127/8"));
 }
 
+TEST(ConfigCombinationsTest, ExpertsMoveBetweenRanksOfAGroupAlone) {
+  Config config;
+  config.scheduler.data_parallel_size = 2;
+  config.scheduler.expert_rebalance_interval = absl::Seconds(60);
+  EXPECT_THAT(Problems(config),
+              ElementsAre("scheduler.expert_rebalance_interval: 60 seconds, but each worker has "
+                          "every expert; raise scheduler.expert_parallel_size or give 0"));
+  config.scheduler.expert_parallel_size = 2;
+  EXPECT_THAT(Problems(config), IsEmpty());
+}
+
 TEST(ConfigCombinationsTest, PrefillGroupsHandOverToOthersThroughTheCache) {
   Config config;
   config.scheduler.data_parallel_size = 3;

@@ -163,7 +163,6 @@ std::vector<SequenceDelta> ClusterScheduler::StartEpoch(
   std::vector<SequenceDelta> gone;
   for (const auto& [id, sequence] : sequences_) {
     if (sequence->state != SequenceState::kQueued) continue;
-    sequence->placings = 0;  // the cache of the group is empty
     const absl::Status fits = CheckFits(*sequence);
     if (fits.ok()) continue;
     SequenceDelta delta;

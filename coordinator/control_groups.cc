@@ -76,8 +76,8 @@ void ControlLoop::Handle(Context& context, const Envelope& envelope,
   const std::vector<scheduler::SequenceDelta> gone =
       scheduler_.StartEpoch(group->group, group->epoch, geometry);
   DeliverEnds(gone);
-  balance_.Formed(group->group, context.Now());
   if (!first_formed_) first_formed_ = context.Now();
+  balance_.Formed(group->group, context.Now());
   SKEIN_LOG(kInfo, "group ready")
       .Field("group", group->group)
       .Field("epoch", group->epoch)

@@ -76,6 +76,8 @@ constexpr std::array<std::string_view, kNumMarks> kNames = {
     "stale session",
     "stale result",
     "stale among ranks",
+    "experts moved",
+    "experts stayed",
     "step failed",
     "step aborted",
     "peer down",

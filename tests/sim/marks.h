@@ -84,6 +84,8 @@ enum class Mark : uint8_t {
   kStaleSession,
   kStaleResult,
   kStaleAmongRanks,
+  kExpertsMoved,
+  kExpertsStayed,
   // What happens to processes.
   kStepFailed,
   kStepAborted,

@@ -94,6 +94,7 @@ void SimCluster::StartCoordinator() {
   control.lease = config_.lease;
   control.shutdown_timeout = config_.shutdown_timeout;
   control.rollout = config_.rollout;
+  control.rebalance_interval = config_.rebalance_interval;
   control.cache_secret = coordinator::HmacSha256("simulation", std::to_string(term_));
   process->Start(options, std::make_unique<SimTransport>(network_, options.self, process),
                  [&](protocol::Waker&) {
@@ -161,10 +162,9 @@ void SimCluster::StartWorker(size_t index) {
   process->Start(options, std::make_unique<SimTransport>(network_, options.self, process),
                  [&](protocol::Waker& waker) {
                    return std::make_unique<worker::WorkerActor>(
-                       std::move(actor),
-                       std::make_unique<SimStepRunner>(system_, meetings_, transfers_,
-                                                       devices_[index], wrong, std::move(events),
-                                                       waker));
+                       std::move(actor), std::make_unique<SimStepRunner>(
+                                             system_, meetings_, transfers_, devices_[index], wrong,
+                                             std::move(events), waker));
                  });
 }
 

@@ -178,6 +178,8 @@ void SimCluster::ObserveEnd() {
   marks_.Reach(Mark::kStepAborted, metrics.epoch_changes.At({"step_aborted"}).value() > 0);
   marks_.Reach(Mark::kPeerDown, metrics.epoch_changes.At({"peer_down"}).value() > 0);
   marks_.Reach(Mark::kRegisteredAgain, metrics.epoch_changes.At({"registered_again"}).value() > 0);
+  marks_.Reach(Mark::kExpertsMoved, metrics.rebalances.At({"ok"}).value() > 0);
+  marks_.Reach(Mark::kExpertsStayed, metrics.rebalances.At({"failed"}).value() > 0);
   const double stale_results = metrics.stale_results.value() - stale_results_before_;
   marks_.Reach(Mark::kStaleResult, stale_results > 0);
   if (coordinator_.loop != nullptr) ObserveLast(*coordinator_.process);

@@ -7,9 +7,14 @@
 
 namespace skein::tests {
 
-void SimMeeting::Join(uint32_t rank, SimRank& who) {
+void SimMeeting::Join(uint32_t rank, SimRank& who, const protocol::ExpertPlacement& placement) {
   if (rank >= ranks_.size() || ranks_[rank] != nullptr) {
     on_violation_(absl::StrCat("two ranks ", rank, " meet under one name"));
+    return;
+  }
+  if (!placement_) placement_ = placement;
+  if (*placement_ != placement) {
+    on_violation_(absl::StrCat("rank ", rank, " has experts elsewhere than the others believe"));
     return;
   }
   ranks_[rank] = &who;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "protocol/messages/control.h"
 #include "protocol/messages/step.h"
 
 namespace skein::tests {
@@ -31,7 +32,8 @@ class SimMeeting {
   SimMeeting(uint32_t num_ranks, Violation on_violation)
       : on_violation_(std::move(on_violation)), ranks_(num_ranks), begun_(num_ranks) {}
 
-  void Join(uint32_t rank, SimRank& who);
+  // That all have their experts in the same places is what the coordinator owes to them.
+  void Join(uint32_t rank, SimRank& who, const protocol::ExpertPlacement& placement);
   // The rank is about to run the plan. That all plans are of the same step is what the coordinator
   // owes to them.
   void Begin(uint32_t rank, const protocol::StepPlan& plan);
@@ -57,6 +59,7 @@ class SimMeeting {
   const Violation on_violation_;
   std::vector<SimRank*> ranks_;                 // null: not here
   std::vector<std::optional<StepName>> begun_;  // by rank, since the last step that all began
+  std::optional<protocol::ExpertPlacement> placement_;  // of who came first
   bool broken_ = false;
   bool hung_ = false;
 };

@@ -14,6 +14,10 @@ constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr int64_t kSlow = 20;
 // How long a rank waits for the others of its epoch.
 constexpr absl::Duration kMeetingMax = absl::Seconds(10);
+// How long it takes to load the experts of another placement, and whose they are in this model.
+constexpr absl::Duration kExpertLoadMax = absl::Seconds(3);
+constexpr size_t kLayers = 2;
+constexpr size_t kExperts = 9;
 
 uint32_t RowsOf(const protocol::StepPlan& plan) {
   size_t rows = 0;
@@ -140,8 +144,39 @@ void SimStepRunner::Meet() {
   forming_ = true;
   rank_ = group.rank.value();
   meeting_ = meetings_.Find(group.communicator, group.num_ranks);
-  After(kMeetingMax, &SimStepRunner::GiveUpMeeting);
-  meeting_->Join(rank_, *this);
+  if (group.placement == placement_) return Join();
+  CheckPlacement(group);
+  After(system_.random().Between(absl::ZeroDuration(), kExpertLoadMax), &SimStepRunner::Load);
+}
+
+// Every rank has as many experts of a layer as it has memory for.
+void SimStepRunner::CheckPlacement(const protocol::FormGroup& group) {
+  bool right = group.placement.empty() || group.placement.size() == kLayers;
+  for (const std::vector<uint16_t>& layer : group.placement) {
+    right = right && layer.size() == kExperts;
+    for (size_t rank = 0; right && rank < group.num_ranks; ++rank) {
+      const size_t held =
+          kExperts * (rank + 1) / group.num_ranks - kExperts * rank / group.num_ranks;
+      right = static_cast<size_t>(std::count(layer.begin(), layer.end(), rank)) == held;
+    }
+  }
+  if (!right) events_.on_violation(4, "a placement does not fit the ranks");
+}
+
+void SimStepRunner::Load() {
+  placement_ = std::get<protocol::FormGroup>(jobs_.front()).placement;
+  if (!placement_.empty() && system_.random().OneIn(options_.lose_experts_one_in)) {
+    placement_.clear();
+    return EndMeeting(absl::DataLossError("an expert cannot be read"));
+  }
+  ++turn_;
+  Join();
+}
+
+void SimStepRunner::Join() {
+  // The others may load for longer.
+  After(kMeetingMax + kExpertLoadMax, &SimStepRunner::GiveUpMeeting);
+  meeting_->Join(rank_, *this, placement_);
 }
 
 void SimStepRunner::EndMeeting(absl::Status status) {
@@ -251,6 +286,7 @@ protocol::StepResult SimStepRunner::Run(const protocol::StepPlan& plan) {
     return Failure(plan, protocol::StepStatus::kFailed);
   }
   protocol::StepResult result = memory_.Run(plan);
+  if (meeting_ != nullptr && system_.random().OneIn(4)) CountExperts(result.expert_load);
   if (!memory_.defect().empty()) events_.on_violation(1, memory_.defect());
   if (!wrong_model_) return result;
   for (protocol::VerificationSummary& summary : result.sequences) {
@@ -260,6 +296,18 @@ protocol::StepResult SimStepRunner::Run(const protocol::StepPlan& plan) {
     }
   }
   return result;
+}
+
+// Two experts that lie side by side are hot, others by and by.
+void SimStepRunner::CountExperts(protocol::ExpertLoad& load) {
+  load.prefill = system_.random().OneIn(2);
+  const auto hot = static_cast<size_t>(absl::ToUnixSeconds(system_.Now())) % kExperts;
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    std::vector<uint32_t>& counts = load.counts.emplace_back();
+    for (size_t e = 0; e < kExperts; ++e) counts.push_back(system_.random().Pick(1, 40));
+    counts[hot] += 900;
+    counts[(hot + 1) % kExperts] += 900;
+  }
 }
 
 }  // namespace skein::tests

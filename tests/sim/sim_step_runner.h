@@ -32,11 +32,12 @@ struct DeviceOptions {
   absl::Duration step_min = absl::Milliseconds(5);
   absl::Duration step_max = absl::Milliseconds(20);
   uint32_t wrong_drafts_one_in = 4;
-  uint32_t slow_one_in = 0;   // steps that take twenty times as long
-  uint32_t fail_one_in = 0;   // steps that fail
-  uint32_t hang_one_in = 0;   // steps that never end
-  uint32_t death_one_in = 0;  // steps that end the process
-  uint32_t lose_moves_one_in = 0;  // transfers of blocks that do not arrive
+  uint32_t slow_one_in = 0;          // steps that take twenty times as long
+  uint32_t fail_one_in = 0;          // steps that fail
+  uint32_t hang_one_in = 0;          // steps that never end
+  uint32_t death_one_in = 0;         // steps that end the process
+  uint32_t lose_moves_one_in = 0;    // transfers of blocks that do not arrive
+  uint32_t lose_experts_one_in = 6;  // loads of experts that fail
 };
 
 // Whom the device tells what became of it.
@@ -79,6 +80,10 @@ class SimStepRunner final : public worker::StepRunner, private SimRank {
   absl::Duration Deadline() const;
   void Next();
   void Meet();
+  void CheckPlacement(const protocol::FormGroup& group);
+  void Load();
+  void Join();
+  void CountExperts(protocol::ExpertLoad& load);
   void EndMeeting(absl::Status status);
   void GiveUpMeeting();
   void LeaveMeeting();
@@ -108,11 +113,12 @@ class SimStepRunner final : public worker::StepRunner, private SimRank {
   FakeWorker memory_;
   SimMeetings& meetings_;
   SimTransfers& transfers_;
-  std::map<protocol::TransferId, protocol::MoveBlocks> moves_;     // sides under way
-  std::map<protocol::TransferId, FakeWorker::Parcel> arrived_;     // and not unpacked
+  std::map<protocol::TransferId, protocol::MoveBlocks> moves_;  // sides under way
+  std::map<protocol::TransferId, FakeWorker::Parcel> arrived_;  // and not unpacked
   std::vector<protocol::BlocksMoved> moved_;
   std::shared_ptr<SimMeeting> meeting_;  // of several ranks
   uint32_t rank_ = 0;                    // there
+  protocol::ExpertPlacement placement_;  // as it was loaded; empty: at first
   std::optional<worker::FormOutcome> formed_;
   std::deque<Job> jobs_;
   bool forming_ = false;             // the first job is a meeting that is awaited

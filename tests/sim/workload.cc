@@ -68,6 +68,9 @@ void DrawScheduler(SimRandom& random, SimConfig& config) {
   if (random.OneIn(5)) {
     config.num_ranks = random.OneIn(2) ? 2 : 4;
     config.num_groups = random.Pick(1, 2);
+    if (!random.OneIn(3)) {
+      config.rebalance_interval = random.Between(absl::Milliseconds(200), absl::Seconds(2));
+    }
   }
   limits.moves_blocks = geometry.num_checkpoints > 0 && config.num_groups > 1 && !random.OneIn(3);
   if (limits.moves_blocks && random.OneIn(2)) {

@@ -47,6 +47,7 @@ struct SimConfig {
   scheduler::SchedulerLimits limits;
   coordinator::FrontDoorLimits door;
   coordinator::RolloutLimits rollout;
+  absl::Duration rebalance_interval = absl::ZeroDuration();  // of experts; zero: never
   absl::Duration beat = absl::Milliseconds(100);
   absl::Duration lease = absl::Seconds(1);
   absl::Duration coordinator_wait = absl::Seconds(300);

@@ -2,8 +2,8 @@
 // answers, bit for bit, on every backend that shares the host's memory; what a rank lacks it reads
 // into the memory that it has; and a placement that is none of this model is refused by name.
 #include <algorithm>
-#include <cstring>
 #include <random>
+#include <string>
 #include <tuple>
 
 #include <gmock/gmock.h>
@@ -28,9 +28,12 @@ ExpertPlacement Shuffled(const worker::ModelSpec& spec, int ranks, uint32_t seed
   return placement;
 }
 
-bool SameBytes(const kernels::TensorView& a, const kernels::TensorView& b) {
-  const size_t bytes = static_cast<size_t>(a.size()) * kernels::DTypeBytes(a.dtype);
-  return a.size() == b.size() && std::memcmp(a.data, b.data, bytes) == 0;
+// What lies in the memory of a device.
+std::string BytesOf(kernels::Device& device, const kernels::TensorView& view) {
+  std::string bytes(static_cast<size_t>(view.size()) * kernels::DTypeBytes(view.dtype), ' ');
+  EXPECT_TRUE(device.CopyOut(bytes.data(), view.data, bytes.size()).ok());
+  EXPECT_TRUE(device.Wait().ok());
+  return bytes;
 }
 
 // Every entry is the expert that it says it is, where the placement has it.
@@ -40,13 +43,16 @@ void ExpectHeld(worker::LoadedModel& part, worker::LoadedModel& whole,
   const auto all = const_cast<worker::ModelWeights&>(whole.weights()).MoeLayers();
   const auto held = weights.MoeLayers();
   ASSERT_EQ(held.size(), placement.size());
+  const auto same = [&](const kernels::TensorView& own, const kernels::TensorView& right) {
+    return BytesOf(part.device(), own) == BytesOf(whole.device(), right);
+  };
   for (size_t i = 0; i < held.size(); ++i) {
     for (size_t n = 0; n < held[i]->held.size(); ++n) {
       const auto expert = static_cast<size_t>(held[i]->held[n]);
       EXPECT_EQ(placement[i][expert], rank);
-      EXPECT_TRUE(SameBytes(held[i]->w1[n].codes, all[i]->w1[expert].codes));
-      EXPECT_TRUE(SameBytes(held[i]->w2[n].scale, all[i]->w2[expert].scale));
-      EXPECT_TRUE(SameBytes(held[i]->w3[n].codes, all[i]->w3[expert].codes));
+      EXPECT_TRUE(same(held[i]->w1[n].codes, all[i]->w1[expert].codes));
+      EXPECT_TRUE(same(held[i]->w2[n].scale, all[i]->w2[expert].scale));
+      EXPECT_TRUE(same(held[i]->w3[n].codes, all[i]->w3[expert].codes));
     }
   }
 }
@@ -175,7 +181,7 @@ TEST(ExpertRebalance, MadeExpertsAreAlike) {
   const auto of = [&](int expert) {
     return make(arena, protocol::Concat("layers.1.ffn.experts.", expert, ".w1.weight"), wanted);
   };
-  EXPECT_TRUE(SameBytes(of(0), of(7)));
+  EXPECT_EQ(BytesOf(arena.device(), of(0)), BytesOf(arena.device(), of(7)));
 }
 
 }  // namespace

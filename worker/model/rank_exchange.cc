@@ -162,7 +162,10 @@ uint64_t GroupBytes(const ModelSpec& spec, const Numerics& numerics, const Shard
   const uint64_t gathered =
       all * (hidden * act + (hidden + 31) / 32 + k * (4 + wide)) + rows * k * 4;
   const uint64_t products = 2 * all * k * hidden * act;
-  return gathered + products + static_cast<uint64_t>(shard.num_ranks) * kNcclBytes;
+  // Every layer keeps its choices.
+  const auto layers = static_cast<uint64_t>(spec.num_layers + spec.dspark.stages);
+  return gathered + products + layers * rows * k * 4 +
+         static_cast<uint64_t>(shard.num_ranks) * kNcclBytes;
 }
 
 size_t ExchangeBytes(const ModelSpec& spec, const Numerics& numerics, int max_rows) {

@@ -57,8 +57,8 @@ void StepExecutor::Join(Meet& meet) {
   }
   if (status.ok()) {
     status = model_->RecordInGroup(protocol::MonotonicNow() + protocol::kFormRecordTime);
-    // Aborted: another rank has ended it. Else it fails again, however often the ranks meet.
-    outcome.ends_worker = !status.ok() && !absl::IsAborted(status);
+    // An error of its own comes again, however often the ranks meet.
+    outcome.ends_worker = !status.ok() && !OfAnotherRank(status);
   }
   if (metrics_ != nullptr) metrics_->SetCollectives(protocol::MonotonicNow() - begin);
   if (status.ok()) group_ = std::move(meet.group);

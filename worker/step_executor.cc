@@ -332,10 +332,9 @@ void DescribeStep(const StepPlan& plan, const StepResult& result, StepAccount& a
   }
 }
 
-// The status of a step that did not run to its end. What another rank did says nothing of this one.
+// The status of a step that did not run to its end.
 StepStatus StatusOf(const absl::Status& why) {
-  return absl::IsAborted(why) || absl::IsDeadlineExceeded(why) ? StepStatus::kAborted
-                                                               : StepStatus::kFailed;
+  return OfAnotherRank(why) ? StepStatus::kAborted : StepStatus::kFailed;
 }
 
 // Ends the step here and, in a group, for all ranks.

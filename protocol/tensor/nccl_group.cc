@@ -101,7 +101,13 @@ absl::Status NcclGroup::Settle(int result, std::string_view what, absl::Time dea
     const int asked = library_->get_async_error_(communicator_, &result);
     if (asked != kSuccess) result = asked;
   }
-  return library_->StatusOf(result, Concat(label_, ": ", what));
+  return Told(library_->StatusOf(result, Concat(label_, ": ", what)));
+}
+
+absl::Status NcclGroup::Told(absl::Status status) const {
+  if (status.ok() || !live_) return status;
+  absl::Status over = live_();
+  return over.ok() ? status : over;
 }
 
 absl::Status NcclGroup::Join(const NcclId& id, absl::Time deadline, Live live) {
@@ -114,7 +120,7 @@ absl::Status NcclGroup::Join(const NcclId& id, absl::Time deadline, Live live) {
 absl::Status NcclGroup::AllGather(std::span<const Part> parts, const Queue& queue) {
   if (communicator_ == nullptr) return absl::AbortedError(Concat(label_, ": it was aborted"));
   int result = library_->begin_();
-  if (result != kSuccess) return library_->StatusOf(result, label_);
+  if (result != kSuccess) return Told(library_->StatusOf(result, label_));
   for (const Part& part : parts) {
     if (result != kSuccess) break;
     result =
@@ -128,7 +134,7 @@ absl::Status NcclGroup::AllGather(std::span<const Part> parts, const Queue& queu
 absl::Status NcclGroup::AllToAll(const void* send, void* receive, size_t each, const Queue& queue) {
   if (communicator_ == nullptr) return absl::AbortedError(Concat(label_, ": it was aborted"));
   int result = library_->begin_();
-  if (result != kSuccess) return library_->StatusOf(result, label_);
+  if (result != kSuccess) return Told(library_->StatusOf(result, label_));
   for (int rank = 0; rank < size_ && result == kSuccess; ++rank) {
     const size_t at = static_cast<size_t>(rank) * each;
     result = library_->send_(static_cast<const std::byte*>(send) + at, each, kBytes, rank,
@@ -145,9 +151,9 @@ absl::Status NcclGroup::AllToAll(const void* send, void* receive, size_t each, c
 absl::Status NcclGroup::Check() const {
   if (communicator_ == nullptr) return absl::AbortedError(Concat(label_, ": it was aborted"));
   int result = kSuccess;
-  SKEIN_RETURN_IF_ERROR(
-      library_->StatusOf(library_->get_async_error_(communicator_, &result), "asking for errors"));
-  return result == kInProgress ? absl::OkStatus() : library_->StatusOf(result, label_);
+  SKEIN_RETURN_IF_ERROR(Told(
+      library_->StatusOf(library_->get_async_error_(communicator_, &result), "asking for errors")));
+  return result == kInProgress ? absl::OkStatus() : Told(library_->StatusOf(result, label_));
 }
 
 void NcclGroup::Abort() {

@@ -86,7 +86,8 @@ class NcclGroup {
   };
 
   // Meets the other ranks of `id`. Whatever waits for another rank, here and in exchanges, asks
-  // `live` meanwhile and ends with its error; DeadlineExceeded when the rank did not come.
+  // `live` meanwhile and ends with its error; DeadlineExceeded when the rank did not come. An error
+  // of NCCL counts while `live` has none.
   using Live = std::function<absl::Status()>;
   absl::Status Join(const NcclId& id, absl::Time deadline, Live live);
   // Queue an exchange. All ranks make the same calls with the same sizes. The first of each kind,
@@ -104,6 +105,9 @@ class NcclGroup {
 
  private:
   absl::Status Settle(int result, std::string_view what, absl::Time deadline) const;
+  // An error, or what ended the group: who leaves it ends its communicator after that, and what
+  // NCCL then says here is neither the reason nor this rank's own.
+  absl::Status Told(absl::Status status) const;
 
   const std::shared_ptr<const NcclLibrary> library_;
   const int rank_, size_;

@@ -135,6 +135,30 @@ TEST(NcclGroup, AnAbortEndsAnExchangeThatWaitsAndEveryOneAfterIt) {
   });
 }
 
+// Who leaves a group says so and then ends its communicator. Another rank finds the latter when it
+// looks; the reason is the former.
+TEST(NcclGroup, WhatEndedTheGroupIsToldAndNotWhatNcclMakesOfIt) {
+  const auto library = Library();
+  const auto id = library->MakeId();
+  ASSERT_TRUE(id.ok());
+  absl::Status live;
+  NcclGroup stays(library, 0, 2, "group 3 epoch 9");
+  {
+    NcclGroup leaves(library, 1, 2, "group 3 epoch 9");
+    std::thread other([&] { EXPECT_TRUE(leaves.Join(*id, Soon(), nullptr).ok()); });
+    EXPECT_TRUE(stays.Join(*id, Soon(), [&] { return live; }).ok());
+    other.join();
+  }
+  int32_t mine = 0;
+  std::array<int32_t, 2> all{};
+  const NcclGroup::Part part{&mine, all.data(), 4};
+  EXPECT_THAT(stays.AllGather({&part, 1}, {nullptr, Soon()}).message(), HasSubstr("NCCL: group 3"));
+  EXPECT_THAT(stays.Check().message(), HasSubstr("NCCL: group 3"));
+  live = absl::AbortedError("rank 1 leaves");
+  EXPECT_EQ(stays.AllGather({&part, 1}, {nullptr, Soon()}), live);
+  EXPECT_EQ(stays.Check(), live);
+}
+
 // Connections are made on the way of the first exchange: a rank that joined and then dies, or is
 // late, is waited for no longer than the group says.
 TEST(NcclGroup, AnExchangeWaitsUntilItsDeadlineOrTheEndOfTheGroup) {

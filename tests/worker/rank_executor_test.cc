@@ -245,11 +245,15 @@ TEST(RankExecutorDeathTest, ARankThatStandsStillAfterAWaitHasTheUsualDeadline) {
 // A device whose steps cannot be recorded.
 class UnrecordedDevice final : public SplitDevice {
  public:
-  UnrecordedDevice() : SplitDevice(size_t{1} << 32) {}
+  explicit UnrecordedDevice(absl::Status why)
+      : SplitDevice(size_t{1} << 32), why_(std::move(why)) {}
   absl::StatusOr<std::unique_ptr<kernels::StepGraph>> Capture(
       const std::function<absl::Status()>&) override {
-    return absl::InternalError("moe.grouped_gemm waits for the device");
+    return why_;
   }
+
+ private:
+  const absl::Status why_;
 };
 
 protocol::Envelope FromCoordinator(protocol::Message message) {
@@ -264,7 +268,8 @@ TEST(RankExecutor, AStepThatCannotBeRecordedEndsItsWorkerAndNotTheOthers) {
   RankSetup setup;
   setup.split = setup.record = true;
   Seat one(setup, 1);
-  setup.device = std::make_shared<UnrecordedDevice>();
+  setup.device = std::make_shared<UnrecordedDevice>(
+      absl::InternalError("moe.grouped_gemm waits for the device"));
   WaitingWaker waker;
   worker::WorkerActorOptions options;
   options.registration.num_ranks = 2;
@@ -293,6 +298,25 @@ TEST(RankExecutor, AStepThatCannotBeRecordedEndsItsWorkerAndNotTheOthers) {
   EXPECT_EQ(other.status.code(), absl::StatusCode::kAborted) << other.status;
   EXPECT_THAT(std::string(other.status.message()),
               HasSubstr("moe.grouped_gemm waits for the device"));
+  EXPECT_FALSE(other.ends_worker);
+}
+
+// The lateness of a rank is not the error of who waits for it: both stay, and meet again.
+TEST(RankExecutor, ARankThatIsLateWhileStepsAreRecordedEndsNobodysWorker) {
+  RankSetup setup;
+  setup.split = setup.record = true;
+  Seat one(setup, 1);
+  setup.device = std::make_shared<UnrecordedDevice>(
+      absl::DeadlineExceededError("an exchange of the step did not end: a rank is late"));
+  Seat zero(setup, 0);
+  const std::string name = NewCommunicator();
+  zero.Form(name, 5);
+  one.Form(name, 5);
+  const worker::FormOutcome waited = zero.AwaitFormed();
+  EXPECT_EQ(waited.status.code(), absl::StatusCode::kDeadlineExceeded) << waited.status;
+  EXPECT_FALSE(waited.ends_worker);
+  const worker::FormOutcome other = one.AwaitFormed();
+  EXPECT_EQ(other.status.code(), absl::StatusCode::kAborted) << other.status;
   EXPECT_FALSE(other.ends_worker);
 }
 

@@ -26,6 +26,11 @@
 
 namespace skein::worker {
 
+// Whether it is what another rank did, or did not do in time: it says nothing of this one.
+inline bool OfAnotherRank(const absl::Status& why) {
+  return absl::IsAborted(why) || absl::IsDeadlineExceeded(why);
+}
+
 class RankExchange {
  public:
   // `capacity`: ExchangeBytes of the model. The device outlives the exchange. `nccl`: for a GPU.

@@ -538,13 +538,6 @@ int MakeKeys(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-// Where the file of --config is: under skein serve the run directory.
-std::filesystem::path ConfigDirectory(const std::vector<std::string>& arguments) {
-  const auto flag = std::find(arguments.begin(), arguments.end(), "--config");
-  if (flag == arguments.end() || flag + 1 == arguments.end()) return {};
-  return std::filesystem::path(*(flag + 1)).parent_path();
-}
-
 int Run(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments[0] == "keygen") return MakeKeys(arguments);
   protocol::LoadOptions load_options;
@@ -554,7 +547,8 @@ int Run(const std::vector<std::string>& arguments) {
   if (!loaded.ok()) return Fail(loaded.status(), protocol::ConfigExitCode(loaded.status()));
   protocol::InstallLog(protocol::ToLogOptions(loaded->config.log, "skein-coordinator"));
   Server server;
-  server.directory = ConfigDirectory(arguments);
+  // Under skein serve the run directory.
+  server.directory = std::filesystem::path(loaded->file).parent_path();
   std::atomic<Server*> running = nullptr;
   auto signals = protocol::SignalWatch::Create([&running](int count) {
     Server* target = running.load();

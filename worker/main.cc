@@ -424,10 +424,9 @@ StartProgress::Sink ProgressSink(const protocol::ParentGuard* parent) {
 }
 
 // The file of the supervisor's counters: beside the configuration that it wrote for its children.
-std::filesystem::path CountersOf(const std::vector<std::string>& arguments) {
-  const auto flag = std::find(arguments.begin(), arguments.end(), "--config");
-  if (flag == arguments.end() || flag + 1 == arguments.end()) return {};
-  return std::filesystem::path(*(flag + 1)).parent_path() / "supervisor.prom";
+std::filesystem::path CountersOf(const protocol::LoadedConfig& loaded) {
+  if (loaded.file.empty()) return {};
+  return std::filesystem::path(loaded.file).parent_path() / "supervisor.prom";
 }
 
 void OpenTelemetry(const protocol::Config& config, int index,
@@ -474,7 +473,7 @@ int Run(const std::vector<std::string>& arguments) {
   auto manifest = PlanManifest(config, device.registry);
   if (!manifest.ok()) return Fail(manifest.status(), kExitConfig);
   OpenTelemetry(config, index, device.registry, *manifest, telemetry);
-  if (loaded->FlagOr("with-counters", 0) != 0) telemetry.counters = CountersOf(arguments);
+  if (loaded->FlagOr("with-counters", 0) != 0) telemetry.counters = CountersOf(*loaded);
   auto metrics = OpenMetrics(*loaded, telemetry);
   if (!metrics.ok()) return Fail(metrics.status(), kExitConfig);
   listener = *std::move(metrics);

@@ -473,13 +473,12 @@ absl::StatusOr<LoadedConfig> LoadConfig(std::span<const std::string> arguments,
   LoadedConfig loaded;
   Problems problems;
   const std::vector<Flag> flags = SplitArguments(arguments, options, loaded, problems);
-  std::string file;
   for (const Flag& flag : flags) {
     if (flag.name != "config" || !flag.value.has_value()) continue;
-    if (!file.empty()) problems.Add("--config: given twice; give one file");
-    file = *flag.value;
+    if (!loaded.file.empty()) problems.Add("--config: given twice; give one file");
+    loaded.file = *flag.value;
   }
-  if (!file.empty()) SKEIN_RETURN_IF_ERROR(ApplyFile(file, loaded, problems));
+  if (!loaded.file.empty()) SKEIN_RETURN_IF_ERROR(ApplyFile(loaded.file, loaded, problems));
   for (const Flag& flag : flags) ApplyFlag(flag, options, loaded, problems);
   SKEIN_RETURN_IF_ERROR(problems.ToStatus());
   SKEIN_RETURN_IF_ERROR(ValidateConfig(loaded.config, options));

@@ -229,6 +229,7 @@ struct LoadedConfig {
   std::map<std::string, ConfigOrigin, std::less<>> origins;   // by path; absent: default
   std::map<std::string, int64_t, std::less<>> program_flags;  // name -> value
   std::vector<std::string> positional;
+  std::string file;                  // of --config; empty: none was given
   std::vector<std::string> notices;  // one line each, to be logged once
 
   // The value of a program flag, or `missing` when it was not given.

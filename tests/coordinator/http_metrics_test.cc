@@ -54,10 +54,12 @@ TEST_F(HttpMetricsTest, AnswersAreInFlightFromTheirRequestToTheirEnd) {
 
 TEST_F(HttpMetricsTest, WhatTheListenerRefusesHasItsName) {
   metrics_.Count({Kind::kMalformed, "", "", "host"});
+  metrics_.Count({Kind::kMalformed, "", "", "target_bytes"});
   metrics_.Count({Kind::kMalformed, "", "", "made_up"});
   metrics_.Count({Kind::kTimeout, "", "", "body"});
   metrics_.Count({Kind::kLimit, "", "", "connections"});
   EXPECT_EQ(metrics_.http_malformed.At({"host"}).value(), 1);
+  EXPECT_EQ(metrics_.http_malformed.At({"target_bytes"}).value(), 1);
   EXPECT_EQ(metrics_.http_malformed.At({"other"}).value(), 1);
   EXPECT_EQ(metrics_.http_timeouts.At({"body"}).value(), 1);
   EXPECT_EQ(metrics_.http_limits.At({"connections"}).value(), 1);

@@ -72,6 +72,7 @@ TEST(ConfigTest, DefaultsNeedNothing) {
   EXPECT_EQ(loaded->config.model.max_model_len, 4096);
   EXPECT_EQ(loaded->config.server.shutdown_timeout, absl::Seconds(30));
   EXPECT_EQ(loaded->config.worker.backend, "auto");
+  EXPECT_EQ(loaded->file, "");
 }
 
 TEST(ConfigTest, FlagWinsOverFileWinsOverDefault) {
@@ -85,6 +86,7 @@ TEST(ConfigTest, FlagWinsOverFileWinsOverDefault) {
   EXPECT_EQ(loaded->config.log.level, "warn");
   EXPECT_EQ(loaded->config.scheduler.max_num_seqs, 8);
   EXPECT_EQ(loaded->positional, std::vector<std::string>{"dir"});
+  EXPECT_EQ(loaded->file, file.path());
   const std::string dump = ConfigDump(*loaded);
   EXPECT_THAT(dump, HasSubstr("  port: 9100  # flag\n"));
   EXPECT_THAT(dump, HasSubstr("  host: \"0.0.0.0\"  # file\n"));
@@ -96,8 +98,9 @@ TEST(ConfigTest, YamlReadsBackToTheSameValues) {
   auto loaded = Load({"--model", "we \"ird\\\tname", "--threads", "3", "--stop-timeout", "0.125"});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const ScratchFile file(ConfigYaml(loaded->config));
-  const auto again = Load({"--config", file.path()});
+  const auto again = Load({Concat("--config=", file.path())});
   ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->file, file.path());
   EXPECT_EQ(ConfigYaml(again->config), ConfigYaml(loaded->config));
   EXPECT_EQ(ConfigHash(again->config), ConfigHash(loaded->config));
   EXPECT_EQ(again->config.model.path, "we \"ird\\\tname");

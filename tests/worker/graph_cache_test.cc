@@ -139,12 +139,11 @@ TEST(RecordedStep, TheSmallestShapeThatHoldsThePlanIsTaken) {
   const auto plan_of = [](uint32_t sequences, uint32_t depth, bool feeds) {
     protocol::StepPlan plan;
     for (uint32_t i = 0; i < sequences; ++i) {
-      protocol::SequenceStep step;
+      protocol::SequenceStep& step = plan.sequences.emplace_back();
       step.tokens.push_back(5);
       step.sample = true;
       step.draft_depth = i == 0 ? depth : 0;
       step.feed_drafter = feeds;
-      plan.sequences.push_back(step);
     }
     return plan;
   };

@@ -153,7 +153,9 @@ void GroupScheduler::SaveState(Sequence& sequence, protocol::SequenceStep& step,
     const CacheNode node = use.chain.nodes[use.resume_length / block - 1];
     step.restore_from = cache_->checkpoint(node);
     SKEIN_CHECK(step.restore_from) << "scheduler invariant 10: a hit has lost its checkpoint";
-    cache_->Touch(node);
+    // A transfer may write a checkpoint before the worker comes to the step.
+    cache_->Pin(node);
+    part.restored = node;
   }
   const uint32_t at = sequence.planned / block * block;
   const uint32_t written = std::exchange(use.written, sequence.planned + part.chunk + part.depth);
@@ -177,8 +179,9 @@ void GroupScheduler::SaveState(Sequence& sequence, protocol::SequenceStep& step,
   part.node = node;
 }
 
-void GroupScheduler::FinishSave(const StepInFlight::Part& part) {
-  cache_->Attach(part.node, *part.saved);
+void GroupScheduler::FinishStates(const StepInFlight::Part& part) {
+  if (part.restored != kNoNode) cache_->Unpin(part.restored);
+  if (part.saved) cache_->Attach(part.node, *part.saved);
 }
 
 // Lists the blocks that the sequence has filled.

@@ -541,7 +541,7 @@ absl::Status GroupScheduler::CommitStep(const StepResult& result, StepCommit& co
   commit.scores.clear();
   for (size_t i = 0; i < step.parts.size(); ++i) {
     PrefetchCommit(step.parts, result, i);
-    if (step.parts[i].saved) FinishSave(step.parts[i]);
+    FinishStates(step.parts[i]);
     CommitSequence(step.parts[i], result.sequences[i], commit);
   }
   step.parts.clear();

@@ -284,7 +284,7 @@ class GroupScheduler {
   void CountHit(Sequence& sequence, uint32_t whole);
   uint32_t NextChunk(const Sequence& sequence, const StepBudget& budget) const;
   void SaveState(Sequence& sequence, protocol::SequenceStep& step, StepInFlight::Part& part);
-  void FinishSave(const StepInFlight::Part& part);
+  void FinishStates(const StepInFlight::Part& part);
   void PublishBlocks(Sequence& sequence);
   Sequence* FindVictim(const Sequence& wanting) const;
   void Preempt(Sequence& sequence, PreemptReason reason);

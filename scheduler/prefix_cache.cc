@@ -315,7 +315,7 @@ void PrefixCache::Unpin(CacheNode node) {
 void PrefixCache::Detach(CacheNode node) {
   Node& it = nodes_[node];
   if (!it.checkpoint) return;
-  SKEIN_CHECK(it.pins == 0) << "scheduler invariant 13: a checkpoint goes while it is lent";
+  SKEIN_CHECK(it.pins == 0) << "scheduler invariant 13: a checkpoint goes while it is in use";
   by_use_.erase({it.checkpoint_used, node});
   free_checkpoints_.Insert(*it.checkpoint);
   it.checkpoint.reset();

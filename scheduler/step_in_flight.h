@@ -30,6 +30,8 @@ struct StepInFlight {
     // A checkpoint that the step writes, and the block of the cache at whose end it is.
     std::optional<protocol::SlotId> saved = std::nullopt;
     CacheNode node = kNoNode;
+    // The block whose checkpoint the step begins with.
+    CacheNode restored = kNoNode;
   };
   protocol::StepId step;
   bool open = false;        // planned and not committed

@@ -94,6 +94,21 @@ TEST(GroupMovesTest, WithoutACheckpointNoBlockIsEvicted) {
   EXPECT_EQ(engine.counters().cache_evictions, evictions);
 }
 
+// A transfer's bytes and the plans of a worker come in no order.
+TEST(GroupMovesTest, TheCheckpointThatAStepBeginsWithIsNotWrittenByATransfer) {
+  LendingEngine lender;
+  auto& engine = lender.engine();
+  ASSERT_TRUE(lender.harness.Add(2, lender.sequence.tokens, StopAt(3)).ok());
+  const std::optional<protocol::StepPlan> plan = lender.harness.Plan();
+  ASSERT_TRUE(plan && plan->sequences[0].restore_from);
+  scheduler::Sequence other;
+  for (int32_t i = 0; i < 14; ++i) other.tokens.push_back(900 + i);
+  EXPECT_EQ(engine.Expect(TransferId(1), other, 12), Expectation::kNoRoom) << "it is in use";
+  ASSERT_TRUE(lender.harness.Deliver().ok());
+  ASSERT_EQ(engine.Expect(TransferId(1), other, 12), Expectation::kComes);
+  EXPECT_EQ(engine.arrivals().at(TransferId(1)).checkpoint, *plan->sequences[0].restore_from);
+}
+
 // Two that begin alike and come at a time: the second keeps what only it has, and the state.
 TEST(GroupMovesTest, ArrivalsThatBeginAlikeAreBothKept) {
   HarnessSetup setup = Small();

@@ -258,7 +258,7 @@ bool SimCluster::HasCause(const SimClient& client, const absl::Status& error) co
     case absl::StatusCode::kCancelled:
       return client.cancelled();
     case absl::StatusCode::kDeadlineExceeded:
-      return request.submit.deadline && *request.submit.deadline < ToSteady(system_.Now());
+      return request.submit.deadline && *request.submit.deadline <= ToSteady(system_.Now());
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kResourceExhausted:
       return !request.fits;

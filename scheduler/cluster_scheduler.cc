@@ -151,6 +151,16 @@ void ClusterScheduler::Forget(const std::vector<SequenceDelta>& gone) {
   }
 }
 
+namespace {
+
+// What was cached on the ranks went with their epoch before.
+void ForgetLookups(Sequence& sequence, std::span<const std::unique_ptr<GroupScheduler>> ranks) {
+  if (sequence.cached_on.empty()) return;
+  for (const auto& rank : ranks) sequence.cached_on[rank->index()] = Sequence::kNotLookedUp;
+}
+
+}  // namespace
+
 std::vector<SequenceDelta> ClusterScheduler::StartEpoch(
     protocol::GroupId group, protocol::Epoch epoch,
     std::span<const protocol::CacheGeometry> geometry) {
@@ -163,6 +173,7 @@ std::vector<SequenceDelta> ClusterScheduler::StartEpoch(
   std::vector<SequenceDelta> gone;
   for (const auto& [id, sequence] : sequences_) {
     if (sequence->state != SequenceState::kQueued) continue;
+    ForgetLookups(*sequence, ranks);
     const absl::Status fits = CheckFits(*sequence);
     if (fits.ok()) continue;
     SequenceDelta delta;

@@ -310,6 +310,28 @@ TEST(ClusterScheduler, WhoIsPlacedInEveryPlanIsLookedUpSeldom) {
   EXPECT_TRUE(harness.Finish());
 }
 
+// Who waits does not go where its prefix was, in an epoch before.
+TEST(ClusterScheduler, WhoWaitsIsLookedUpAnewOnceAnEpochStarts) {
+  GroupHarness harness = PairWithAPrefix();
+  ASSERT_TRUE(harness.AddSimple(3, 4, 14).ok());
+  ASSERT_TRUE(harness.AddSimple(4, 4, 20).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(3U));
+  EXPECT_THAT(Ids(harness.Plan(0, 1)), ElementsAre(4U));
+  EXPECT_TRUE(harness.Deliver(0, 1).ok());
+  ASSERT_TRUE(AddContinuation(harness, 5, 5).ok());
+  // Four times it is placed on the second group, which makes no step.
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(harness.Deliver(0, 0).ok());
+    EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(3U)) << i;
+  }
+  harness.Abort(1);
+  harness.Start(3, 1);
+  EXPECT_TRUE(harness.Deliver(0, 0).ok());
+  EXPECT_THAT(Ids(harness.Plan(0, 0)), ElementsAre(3U, 5U))
+      << "the second group has more to do and nothing cached";
+  EXPECT_TRUE(harness.Finish());
+}
+
 TEST(ClusterScheduler, EqualCallsGiveEqualPlans) {
   auto run = [] {
     GroupHarness harness = StartedPair({.max_num_seqs = 3, .budget = 5, .lanes = 2});

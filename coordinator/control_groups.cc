@@ -44,7 +44,8 @@ bool ControlLoop::SendForm(Context& context, const WorkerGroup& group) {
   if (num_ranks > 1) {
     form.communicator = absl::StrCat(cluster_, "-", group.epoch.value());
     form.places = PlacesOf(group);
-    if (TakesPlacement(group)) form.placement = balance_.placement(group.group);
+    if (!TakesPlacement(group)) balance_.Forget(group.group);
+    form.placement = balance_.placement(group.group);
   }
   for (const GroupRank& rank : group.ranks) {
     form.rank = rank.rank;
@@ -192,7 +193,7 @@ void ControlLoop::BeginRebalance(Context& context) {
   for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
     const protocol::GroupId id(i);
     if (!balance_.quiet(id) || InFlight(id)) continue;
-    balance_.Begin(id, context.Now());
+    balance_.Begin(id);
     EndEpoch(context, id, {.cause = kRebalanced, .reason = "its experts change places"});
     UpdateReadiness(context.Now());
     FormGroups(context);

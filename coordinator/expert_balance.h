@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -24,7 +23,8 @@ class ExpertBalance {
                 ExpertMetrics& metrics)
       : num_ranks_(num_ranks), interval_(interval), metrics_(metrics), groups_(num_groups) {}
 
-  // What the rows of a step chose. Ignored where it has another shape than before.
+  // What the rows of a step chose. Ignored where it has another shape than the first of the epoch,
+  // or than the placement.
   void Count(protocol::GroupId group, const protocol::ExpertLoad& load);
 
   // True: the experts of this group, which serves, are to change places. It is quiet from then on:
@@ -34,11 +34,14 @@ class ExpertBalance {
     return groups_[group.value()].state == State::kQuiet;
   }
   // The group's next epoch has the new placement.
-  void Begin(protocol::GroupId group, absl::Time now);
+  void Begin(protocol::GroupId group);
   void Formed(protocol::GroupId group, absl::Time now);
   // Its epoch ended, or was not formed, and not for a new placement: nothing is to change, and what
   // was to is as before.
   void Ended(protocol::GroupId group);
+
+  // Ranks that are about to meet cannot be told of a placement.
+  void Forget(protocol::GroupId group);
 
   // Of the group's next epoch; empty: as the workers load at first.
   const protocol::ExpertPlacement& placement(protocol::GroupId group) const {
@@ -51,16 +54,18 @@ class ExpertBalance {
 
  private:
   enum class State { kServing, kQuiet, kForming };
+  // Steps fall in two halves: a placement is made of the one and judged by the other, so that no
+  // chance of the first looks like a gain.
+  using Halves = std::array<scheduler::ExpertCounts, 2>;
   struct Group {
     State state = State::kServing;
-    absl::Time since;                               // it is quiet
-    absl::Time checked;                             // whether experts should move
-    std::array<scheduler::ExpertCounts, 2> counts;  // of decode steps; of those with prompts
+    absl::Time since;              // it is quiet
+    absl::Time checked;            // whether experts should move
+    std::array<Halves, 2> counts;  // of decode steps; of those with prompts; of one shape
+    uint32_t counted = 0;          // steps
     protocol::ExpertPlacement placement, proposed, before;
   };
 
-  // Of both kinds of steps; empty: too few rows were counted to say anything.
-  scheduler::ExpertCounts Evidence(const Group& group) const;
   double WorstImbalance(size_t phase) const;
   protocol::ExpertPlacement Present(const Group& group,
                                     const scheduler::ExpertCounts& counts) const;

@@ -25,22 +25,27 @@ struct Swap {
   double moved;     // rows
 };
 
-// Of two ranks whose loads differ by `gap`, the experts whose exchange brings them closest.
-std::optional<Swap> BestSwap(Counts counts, Ranks ranks, uint16_t busy, uint16_t idle, double gap) {
+// An exchange reads two experts again: it moves so much of what a rank has on the mean.
+constexpr double kMovedMin = 0.002;
+
+// Of two ranks whose loads differ by `gap`, the experts whose exchange brings them closest, by more
+// than `least`.
+std::optional<Swap> BestSwap(Counts counts, Ranks ranks, uint16_t busy, uint16_t idle, double gap,
+                             double least) {
   std::optional<Swap> best;
   for (size_t a = 0; a < ranks.size(); ++a) {
     if (ranks[a] != busy) continue;
     for (size_t b = 0; b < ranks.size(); ++b) {
       if (ranks[b] != idle) continue;
       const double moved = std::min(counts[a] - counts[b], gap - (counts[a] - counts[b]));
-      if (moved > 0 && (!best || moved > best->moved)) best = Swap{a, b, moved};
+      if (moved > least && (!best || moved > best->moved)) best = Swap{a, b, moved};
     }
   }
   return best;
 }
 
 // One exchange between the busiest rank and the idlest one that it can exchange with. False: none
-// makes it less busy.
+// makes it less busy by enough.
 bool SwapOnce(Counts counts, Ranks ranks, uint32_t num_ranks) {
   const std::vector<double> load = LoadOf(counts, ranks, num_ranks);
   std::vector<uint16_t> order(num_ranks);
@@ -48,8 +53,10 @@ bool SwapOnce(Counts counts, Ranks ranks, uint32_t num_ranks) {
   std::stable_sort(order.begin(), order.end(),
                    [&](uint16_t a, uint16_t b) { return load[a] < load[b]; });
   const uint16_t busy = order.back();
+  const double least = std::accumulate(load.begin(), load.end(), 0.0) / num_ranks * kMovedMin;
   for (const uint16_t idle : order) {
-    const std::optional<Swap> swap = BestSwap(counts, ranks, busy, idle, load[busy] - load[idle]);
+    const std::optional<Swap> swap =
+        BestSwap(counts, ranks, busy, idle, load[busy] - load[idle], least);
     if (!swap) continue;
     std::swap(ranks[swap->from], ranks[swap->to]);
     return true;

@@ -22,8 +22,9 @@ double Imbalance(const ExpertCounts& counts, const protocol::ExpertPlacement& pl
                  uint32_t num_ranks);
 
 // The placement after experts of busy ranks changed places with those of idle ones, a pair at a
-// time, for as long as that makes the busiest rank of a layer less busy. Never worse than
-// `present`, and no expert moves for nothing. Equal arguments give equal placements.
+// time, for as long as that makes the busiest rank of a layer less busy by more than a trifle.
+// Never worse than `present`, and no expert moves for nothing. Equal arguments give equal
+// placements.
 protocol::ExpertPlacement Rebalance(const ExpertCounts& counts,
                                     const protocol::ExpertPlacement& present, uint32_t num_ranks);
 

@@ -76,6 +76,12 @@ TEST(ExpertPlacement, NothingMovesForNothing) {
   EXPECT_EQ(Rebalance(one, ContiguousPlacement(one, 2), 2), ContiguousPlacement(one, 2));
 }
 
+TEST(ExpertPlacement, NothingMovesForATrifle) {
+  const ExpertPlacement present = {{0, 0, 1, 1}};
+  EXPECT_EQ(Rebalance({{1002, 1001, 1000, 1000}}, present, 2), present);
+  EXPECT_NE(Rebalance({{1020, 1010, 1000, 1000}}, present, 2), present);
+}
+
 TEST(ExpertPlacement, WhateverTheCountsSizesAreKeptAndNoLayerGetsWorse) {
   for (uint32_t seed = 0; seed < 400; ++seed) {
     const ExpertCounts counts = RandomCounts(seed);

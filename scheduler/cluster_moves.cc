@@ -83,6 +83,12 @@ ClusterScheduler::Target ClusterScheduler::TargetOf(const Sequence& sequence, Pa
   return target;
 }
 
+// Whether a transfer that the engine lends for is under way.
+bool ClusterScheduler::AnyAwaited(const GroupScheduler& from) const {
+  return std::any_of(from.loans().begin(), from.loans().end(),
+                     [this](const auto& loan) { return moves_.contains(loan.first); });
+}
+
 // Lets the sequence go, or leaves it where it runs for now. Its tokens are looked up last: a prompt
 // is long, and rounds are many.
 void ClusterScheduler::StartMove(Sequence& sequence, MoveCause cause, const MoveInputs& inputs,
@@ -93,7 +99,11 @@ void ClusterScheduler::StartMove(Sequence& sequence, MoveCause cause, const Move
     from.Depart(sequence, cause);
     CountMove(cause, MoveResult::kReplayed);
   };
-  if (from.loans().size() >= kLoansMax) return;
+  if (from.loans().size() >= kLoansMax) {
+    // Those whose fetch has ended have only their own time, which may be long.
+    if (AnyAwaited(from)) return;
+    return replay();
+  }
   const bool prefilling = sequence.prefilling();
   const Part part = cause == MoveCause::kHandOver
                         ? Part::kDecode

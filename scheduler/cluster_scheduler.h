@@ -144,6 +144,7 @@ class ClusterScheduler {
     std::optional<uint32_t> engine;
     bool later = false;  // one is to be waited for
   };
+  bool AnyAwaited(const GroupScheduler& from) const;
   Target TargetOf(const Sequence& sequence, Part part, const std::vector<uint32_t>& promised,
                   const MayMove& may_move);
   void StartMove(Sequence& sequence, MoveCause cause, const MoveInputs& inputs,

@@ -380,6 +380,37 @@ TEST(ClusterMovesTest, ARoundThatFoundNoRoomIsNotRepeatedForEveryToken) {
   EXPECT_TRUE(harness.Finish());
 }
 
+// Loans whose fetch was refused end late. A group that is emptied waits for transfers that are
+// under way, and not for those.
+TEST(ClusterMovesTest, LoansThatNobodyTakesDoNotStopADrain) {
+  HarnessSetup setup = Moving(2, 0);
+  setup.max_num_seqs = setup.num_checkpoints = 12;
+  GroupHarness harness(setup);
+  harness.Start(1, 0);
+  for (uint64_t id = 1; id <= 8; ++id) ASSERT_TRUE(harness.AddSimple(id, 14, 20).ok());
+  for (int i = 0; i < 6; ++i) StepAll(harness, 1);
+  DeliverAll(harness, 1);
+  harness.Start(2, 1);
+  harness.scheduler().Cordon(protocol::GroupId(0));
+  harness.scheduler().Evict(protocol::GroupId(0));
+  const std::vector<scheduler::MoveOrder> orders = harness.PlanMoves();
+  ASSERT_EQ(orders.size(), scheduler::kLoansMax);
+  for (const scheduler::MoveOrder& order : orders) {
+    EXPECT_EQ(harness.scheduler().num_running(protocol::GroupId(0)), 2U) << "they wait for others";
+    harness.scheduler().EndArrival(order.to, order.transfer, false);
+    EXPECT_EQ(harness.PlanMoves().size(), scheduler::kLoansMax) << "nothing new";
+  }
+  EXPECT_EQ(harness.engine(0).loans().size(), scheduler::kLoansMax);
+  EXPECT_EQ(harness.scheduler().num_running(protocol::GroupId(0)), 0U);
+  EXPECT_EQ(CountOf(harness, MoveCause::kDrain, MoveResult::kReplayed), 8U);
+  EXPECT_TRUE(harness.Finish());
+  for (uint64_t id = 1; id <= 8; ++id) {
+    EXPECT_EQ(harness.outcome(id).tokens, harness.Alone(id, 14, 20)) << id;
+  }
+  for (size_t i = 0; i < orders.size(); ++i) harness.EndMove(false);
+  EXPECT_TRUE(harness.engine(0).loans().empty());
+}
+
 TEST(ClusterMovesTest, ATransferThatTakesTooLongKeepsItsPlacesUntilItEnds) {
   GroupHarness harness(Moving(2, 1));
   harness.Start(1, 0);

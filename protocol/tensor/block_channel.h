@@ -41,7 +41,9 @@ class BlockChannel {
   virtual const std::string& address() const = 0;
 
   // The pieces may be read by whoever knows the name, until the end is reported: at the deadline at
-  // the latest. ResourceExhausted: too many transfers or pieces; AlreadyExists: the name is in use.
+  // the latest, and sooner when nobody asks for them: a fetch may be refused by who was to make it,
+  // and a deadline for many pieces is far.
+  // ResourceExhausted: too many transfers or pieces; AlreadyExists: the name is in use.
   virtual absl::Status Lend(TransferId transfer, std::vector<std::span<const std::byte>> pieces,
                             absl::Time deadline) = 0;
   // Fills the pieces with those that are lent at `address` under the name. What they hold before an

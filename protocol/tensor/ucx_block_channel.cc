@@ -23,7 +23,8 @@ constexpr size_t kLinksMax = 2 * kTransfersMax;
 constexpr size_t kEndpointsMax = 2 * kLinksMax;
 // Pieces of a transfer that are on their way at a time.
 constexpr size_t kWindow = 16;
-// How long a connection may be silent, and wait for a loan that is to come.
+// How long a connection may be silent, and wait for a loan that is to come; and a loan for somebody
+// who asks for it.
 constexpr absl::Duration kAskTime = absl::Seconds(10);
 // How long the other side has to go once the last word was sent to it.
 constexpr absl::Duration kPartTime = absl::Seconds(1);
@@ -40,6 +41,7 @@ struct Transfer {
   std::vector<std::span<std::byte>> wanted;
   std::vector<uint8_t> begun;  // of those wanted
   absl::Time deadline;
+  absl::Time asked_deadline;  // of a loan, once somebody has asked for it
   uint64_t bytes = 0;
   size_t next = 0;                      // piece to send
   size_t num_right = 0;                 // pieces that came with the right checksum
@@ -329,6 +331,7 @@ void UcxBlockChannel::Core::Answer(Link& link, absl::Time now) {
     loan.End(absl::FailedPreconditionError(reason));
   } else {
     link.transfer = id;
+    loan.deadline = loan.asked_deadline;
     if (link.taken) TakeLast(loan, link.taken->first, link.taken->second);
     return;
   }
@@ -438,7 +441,8 @@ absl::Status UcxBlockChannel::Lend(TransferId transfer,
   Transfer loan;
   loan.lends = true;
   loan.lent = std::move(pieces);
-  loan.deadline = deadline;
+  loan.deadline = std::min(deadline, MonotonicNow() + kAskTime);
+  loan.asked_deadline = deadline;
   return core_->Add(transfer, std::move(loan));
 }
 

@@ -441,6 +441,36 @@ TEST_F(BlockChannelPeersTest, ALenderThatStopsAfterTheLastPieceHoldsUpNobody) {
   EXPECT_EQ(End(lends), 0);
 }
 
+// A fetch may be refused by the worker that was to make it, and minutes may be allowed for many
+// pieces: a loan that nobody asks for ends sooner, one that was asked for does not.
+TEST_F(BlockChannelPeersTest, ALoanThatNobodyAsksForEndsBeforeItsTime) {
+  const pid_t lends = Start(*shared_, true, [](UcxBlockChannel& channel, Shared& shared) {
+    const Buffer piece = Filled(kBytes, 0);
+    const absl::Time begin = MonotonicNow();
+    for (const auto& [id, time] : {std::pair(1, 14), std::pair(2, 25)}) {
+      const auto lent = channel.Lend(TransferId(static_cast<uint64_t>(id)), {piece},
+                                     begin + absl::Seconds(time));
+      if (!lent.ok()) return std::string(lent.message());
+    }
+    shared.stage = 1;
+    const std::string unasked = Expect(Ends(channel, 1), StatusCode::kDeadlineExceeded, 2);
+    const absl::Duration took = MonotonicNow() - begin;
+    const std::string asked = Expect(Ends(channel, 1), StatusCode::kDeadlineExceeded, 1);
+    const absl::Duration both = MonotonicNow() - begin;
+    shared.stage = 9;
+    if (took > absl::Seconds(14)) return std::string("a loan that nobody wants ends late");
+    if (both < absl::Seconds(14)) return std::string("a loan that was asked for ends early");
+    return unasked + asked;
+  });
+  const pid_t asks = StartRaw(*shared_, false, [&](RawPeer& peer) -> std::string {
+    if (!peer.Run([&] { return shared_->stage == 1; })) return "nothing is lent";
+    peer.Say(peer.Connect(shared_->address), Word(BlockWord::kAsk, 1, 1, kBytes));
+    return peer.Run([&] { return shared_->stage == 9; }) ? "" : "the lender does not end";
+  });
+  EXPECT_EQ(End(asks), 0);
+  EXPECT_EQ(End(lends), 0);
+}
+
 // Connections that ask for nothing make room for each other, not in the place of one that has asked
 // for a loan that is to come.
 TEST_F(BlockChannelPeersTest, WhoAskedKeepsItsPlaceAmongSilentConnections) {

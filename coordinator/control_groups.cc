@@ -54,6 +54,7 @@ bool ControlLoop::SendForm(Context& context, const WorkerGroup& group) {
     const protocol::ActorId gone = rank.worker;
     workers_.Remove(gone);
     TellRanks(context, left, gone, "a rank of the group cannot be reached");
+    balance_.Ended(left.group);
     return false;
   }
   return true;
@@ -117,7 +118,9 @@ void ControlLoop::TellRanks(Context& context, const WorkerGroup& group,
     const absl::Status sent =
         context.Send(rank.worker, group.epoch,
                      protocol::AbortEpoch{group.group, group.epoch, std::string(reason)});
-    if (!sent.ok()) workers_.Remove(rank.worker);
+    if (sent.ok()) continue;
+    workers_.Remove(rank.worker);
+    balance_.Ended(group.group);  // nobody knows when it is formed next
   }
 }
 
@@ -175,15 +178,21 @@ bool ControlLoop::InFlight(protocol::GroupId group) const {
   return false;
 }
 
-// Of groups that serve, while nothing else takes one out of service.
+// Nothing is out of service or about to be: a group that leaves for its experts is the only one.
+bool ControlLoop::AllServe(absl::Time now) const {
+  if (operations_.PlannedOutage() || door_.draining()) return false;
+  for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
+    if (!operations_.Serves(protocol::GroupId(i), now)) return false;
+  }
+  return true;
+}
+
 void ControlLoop::ProposeRebalance(absl::Time now) {
   balance_.Tick(now);
-  if (operations_.PlannedOutage() || door_.draining() || NumReady() < scheduler_.num_groups())
-    return;
+  if (!AllServe(now)) return;
   for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
     const protocol::GroupId id(i);
-    const bool able = operations_.Serves(id, now) && TakesPlacement(*workers_.group(id));
-    if (able && balance_.Propose(id, now)) return;
+    if (TakesPlacement(*workers_.group(id)) && balance_.Propose(id, now)) return;
   }
 }
 
@@ -193,6 +202,11 @@ void ControlLoop::BeginRebalance(Context& context) {
   for (uint32_t i = 0; i < scheduler_.num_groups(); ++i) {
     const protocol::GroupId id(i);
     if (!balance_.quiet(id) || InFlight(id)) continue;
+    // Its last step may have taken long.
+    if (!AllServe(context.Now())) {
+      balance_.Ended(id);
+      continue;
+    }
     balance_.Begin(id);
     EndEpoch(context, id, {.cause = kRebalanced, .reason = "its experts change places"});
     UpdateReadiness(context.Now());

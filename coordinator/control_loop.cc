@@ -49,7 +49,7 @@ ControlLoop::ControlLoop(const ControlOptions& options, FrontDoorQueue& door,
       steps_(options.limits, options.num_groups, metrics),
       moves_(scheduler_, workers_, metrics, options.block_timeout),
       operations_(options.rollout, kSuspectShare * options.lease, options.term, operators,
-                  {scheduler_, workers_, requests_, door, steps_}),
+                  {scheduler_, workers_, requests_, door, steps_, balance_}),
       balance_(options.num_groups, options.num_ranks, options.rebalance_interval, metrics),
       counted_(scheduler_.num_engines()),
       audited_(scheduler_.num_engines()) {}

@@ -89,6 +89,7 @@ class ControlLoop final : public protocol::Actor {
   void EndEpoch(protocol::Context& context, protocol::GroupId group, const EpochEnd& end);
   bool TakesPlacement(const WorkerGroup& group) const;
   bool InFlight(protocol::GroupId group) const;
+  bool AllServe(absl::Time now) const;
   void ProposeRebalance(absl::Time now);
   void BeginRebalance(protocol::Context& context);
   void PlanMoves(protocol::Context& context);

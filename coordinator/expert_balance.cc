@@ -140,7 +140,8 @@ void ExpertBalance::Ended(protocol::GroupId id) {
   if (state == State::kServing) return;
   if (state == State::kForming) group.placement = std::exchange(group.before, {});
   metrics_.rebalances.At({"failed"}).Increment();
-  SKEIN_LOG(kWarn, "experts stay where they were: the group's epoch ended").Field("group", id);
+  SKEIN_LOG(kWarn, "experts stay where they were: an epoch ended, or a group does not serve")
+      .Field("group", id);
 }
 
 void ExpertBalance::Forget(protocol::GroupId id) {

@@ -33,11 +33,15 @@ class ExpertBalance {
   bool quiet(protocol::GroupId group) const {
     return groups_[group.value()].state == State::kQuiet;
   }
+  // It has ended its epoch for this, and the next is not formed yet.
+  bool forming(protocol::GroupId group) const {
+    return groups_[group.value()].state == State::kForming;
+  }
   // The group's next epoch has the new placement.
   void Begin(protocol::GroupId group);
   void Formed(protocol::GroupId group, absl::Time now);
-  // Its epoch ended, or was not formed, and not for a new placement: nothing is to change, and what
-  // was to is as before.
+  // Its epoch ended, or was not formed, and not for a new placement, or something else is out of
+  // service: nothing is to change, and what was to is as before.
   void Ended(protocol::GroupId group);
 
   // Ranks that are about to meet cannot be told of a placement.

@@ -89,6 +89,11 @@ absl::Status ClusterOperations::Drain(absl::Time now, std::optional<uint32_t> gr
     return absl::FailedPreconditionError(
         absl::StrCat("group ", *group, " is being replaced by the rollout; abort that first"));
   }
+  // Its sequences wait for it, and a group that drains takes none.
+  if (parts_.balance.forming(GroupId(*group))) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the experts of group ", *group, " change places; drain it when it is ready"));
+  }
   GroupDrain& drain = drains_[*group];
   if (drain.asked) return absl::OkStatus();
   drain = {true, false, now + limits_.drain_timeout};

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "coordinator/cluster_status.h"
+#include "coordinator/expert_balance.h"
 #include "coordinator/front_door_queue.h"
 #include "coordinator/group_check.h"
 #include "coordinator/operator_queue.h"
@@ -30,6 +31,7 @@ struct ControlParts {
   RequestTable& requests;
   FrontDoorQueue& door;
   const StepWatch& steps;
+  const ExpertBalance& balance;
 };
 
 class ClusterOperations {

@@ -2,6 +2,7 @@
 // other, and who is blamed for what. Each rank has a complete fake worker; the clock is virtual.
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,10 +43,15 @@ ActorId Worker(uint32_t node) { return {protocol::NodeId(node), 0}; }
 
 class ControlRanksTest : public ::testing::Test {
  protected:
-  ControlRanksTest() { loop_.OnStart(context_); }
+  explicit ControlRanksTest(uint32_t groups = 1)
+      : metrics_(registry_, 2 * groups, 0),
+        loop_(Options(groups), door_, metrics_, drained_, &operators_) {
+    loop_.OnStart(context_);
+  }
 
-  static coordinator::ControlOptions Options() {
+  static coordinator::ControlOptions Options(uint32_t groups) {
     coordinator::ControlOptions options;
+    options.num_groups = groups;
     options.limits.max_num_seqs = 4;
     options.limits.max_num_batched_tokens = 64;
     options.limits.lanes = 1;
@@ -70,13 +76,13 @@ class ControlRanksTest : public ::testing::Test {
     registration.host = host;
     registration.group_address = address;
     registration.geometry = kGeometry;
-    registration.rank = RankId(node - 1);
+    registration.rank = RankId((node - 1) % 2);
     registration.num_ranks = 2;
     registration.incarnation = protocol::Incarnation(++incarnation_);
     Receive(Worker(node), Epoch(0), registration);
   }
   void Beat() {
-    for (const uint32_t node : {1, 2}) Receive(Worker(node), Epoch(0), protocol::Heartbeat{});
+    for (const uint32_t node : alive_) Receive(Worker(node), Epoch(0), protocol::Heartbeat{});
   }
   void Wait(absl::Duration duration) {
     for (absl::Duration left = duration; left > absl::ZeroDuration();
@@ -160,10 +166,12 @@ class ControlRanksTest : public ::testing::Test {
 
   CountingWaker waker_;
   protocol::MetricsRegistry registry_{{}};
-  coordinator::CoordinatorMetrics metrics_{registry_, 2, 0};
+  coordinator::CoordinatorMetrics metrics_;
   coordinator::FrontDoorQueue door_{{.queued_requests_max = 16, .queued_tokens_max = 1000}, waker_};
   std::atomic<bool> drained_ = false;
-  coordinator::ControlLoop loop_{Options(), door_, metrics_, drained_};
+  coordinator::OperatorQueue operators_{waker_};
+  coordinator::ControlLoop loop_;
+  std::set<uint32_t> alive_ = {1, 2};  // send heartbeats
   VirtualContext context_{protocol::kCoordinatorActor};
   std::map<uint32_t, FakeWorker> workers_;
   uint64_t incarnation_ = 10;
@@ -358,6 +366,24 @@ const protocol::ExpertPlacement kPlaced = {{1, 0, 0, 1}};
 // Rank 0 has the two experts that have most of the rows.
 class RebalanceTest : public ControlRanksTest {
  protected:
+  using ControlRanksTest::ControlRanksTest;
+  absl::Status Ask(coordinator::OperatorCommand::Verb verb, uint32_t group) {
+    absl::Status answer = absl::UnknownError("no answer");
+    EXPECT_TRUE(operators_
+                    .TryPush({verb, group, "", "", "uid:0",
+                              [&](const coordinator::OperatorAnswer& got) { answer = got.status; }})
+                    .ok());
+    loop_.OnIdle(context_);
+    return answer;
+  }
+  // A sequence runs, and the group is quiet while its last steps do.
+  std::map<uint32_t, protocol::StepPlan> RunUntilQuiet() {
+    AnswerCounted(Plans());
+    const auto plans = Plans();
+    EXPECT_FALSE(plans.empty());
+    Look();
+    return plans;
+  }
   // Answers the plans until the next ones are due; rank 0 counts.
   void AnswerCounted(const std::map<uint32_t, protocol::StepPlan>& plans) {
     for (const auto& [node, plan] : plans) {
@@ -445,6 +471,81 @@ TEST_F(RebalanceTest, RanksOfAnOlderVersionKeepTheirExperts) {
   RunAll();
   EXPECT_EQ(client->tokens, DecodeAlone({1, 2, 3}, StopAt(12), 32));
   EXPECT_EQ(Ended("rebalanced"), 0);
+}
+
+using Verb = coordinator::OperatorCommand::Verb;
+
+// A drain lets what runs finish: the group does not leave for its experts, although it was to.
+TEST_F(RebalanceTest, AGroupThatIsDrainedWhileItIsQuietStays) {
+  Start();
+  const auto client = Submit(1, {1, 2, 3}, 12);
+  const auto plans = RunUntilQuiet();
+  EXPECT_TRUE(Ask(Verb::kDrain, 0).ok());
+  AnswerCounted(plans);
+  RunAll();
+  EXPECT_EQ(client->tokens, DecodeAlone({1, 2, 3}, StopAt(12), 32));
+  EXPECT_EQ(Ended("rebalanced"), 0);
+  EXPECT_EQ(Rebalances("failed"), 1);
+}
+
+TEST_F(RebalanceTest, AGroupThatIsFormedForItIsDrainedAfterwards) {
+  Start();
+  const auto client = Submit(1, {1, 2, 3}, 12);
+  AnswerCounted(RunUntilQuiet());
+  loop_.OnIdle(context_);
+  const auto forms = Take<protocol::FormGroup>();
+  ASSERT_EQ(forms.size(), 2u);
+  EXPECT_EQ(Ask(Verb::kDrain, 0),
+            absl::FailedPreconditionError(
+                "the experts of group 0 change places; drain it when it is ready"));
+  ConfirmAll(forms);
+  const auto next = Plans();
+  EXPECT_TRUE(Ask(Verb::kDrain, 0).ok());
+  AnswerCounted(next);
+  RunAll();
+  EXPECT_EQ(client->tokens, DecodeAlone({1, 2, 3}, StopAt(12), 32));
+}
+
+TEST_F(RebalanceTest, RanksThatCannotBeToldLeaveNothingUnderWay) {
+  Start();
+  const auto client = Submit(1, {1, 2, 3}, 12);
+  const auto plans = RunUntilQuiet();
+  AnswerCounted(plans);
+  context_.SetDown(Worker(2), true);
+  loop_.OnIdle(context_);
+  EXPECT_EQ(Rebalances("failed"), 1);
+  context_.SetDown(Worker(2), false);
+  Register(2);
+  const auto forms = Take<protocol::FormGroup>();
+  ASSERT_EQ(forms.size(), 2u);
+  for (const auto& [node, form] : forms) EXPECT_TRUE(form.placement.empty());
+  ConfirmAll(forms);
+  RunAll();
+  EXPECT_EQ(client->tokens, DecodeAlone({1, 2, 3}, StopAt(12), 32));
+}
+
+class RebalanceTwoGroupsTest : public RebalanceTest {
+ protected:
+  RebalanceTwoGroupsTest() : RebalanceTest(2) {
+    alive_ = {1, 2, 3, 4};
+    for (const uint32_t node : alive_) Register(node);
+    ConfirmAll(Take<protocol::FormGroup>());
+  }
+};
+
+// The group that would leave is the last one that serves.
+TEST_F(RebalanceTwoGroupsTest, NoGroupLeavesWhileAnotherDoesNotServe) {
+  ASSERT_TRUE(door_.ready());
+  EXPECT_TRUE(Ask(Verb::kDrain, 1).ok());
+  const auto client = Submit(1, {1, 2, 3}, 12);
+  AnswerCounted(RunUntilQuiet());
+  RunAll();
+  EXPECT_EQ(client->tokens, DecodeAlone({1, 2, 3}, StopAt(12), 32));
+  EXPECT_EQ(Ended("rebalanced"), 0);
+  EXPECT_EQ(Rebalances("failed"), 0);
+  EXPECT_TRUE(Ask(Verb::kUndrain, 1).ok());
+  Look();
+  EXPECT_EQ(Ended("rebalanced"), 1);
 }
 
 }  // namespace

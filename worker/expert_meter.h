@@ -1,6 +1,7 @@
 // Which experts the rows of a step chose on this rank, of one step in kPeriod: every layer keeps
-// its choices until its next step, so they are copied when the step is done, and no step waits for
-// it. Borrows the model. Thread: the device thread.
+// its choices until its next step, so they are copied when the step is done, a layer after another,
+// and the result of that step leaves afterwards. Other steps pay nothing. Borrows the model.
+// Thread: the device thread.
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 
+#include "scheduler/expert_placement.h"
 #include "tests/worker/draft_stream.h"
 #include "tests/worker/owned_streams.h"
 #include "tests/worker/rank_group.h"
@@ -168,6 +169,26 @@ TEST(ExpertRebalance, PlacementsThatAreNotOfThisModelAreNamed) {
   *std::find(wrong[0].begin(), wrong[0].end(), 1) = 9;
   EXPECT_THAT(refusal(wrong), HasSubstr("layer 0 has 7 experts on rank 1 of 2, which holds 8"));
   EXPECT_TRUE(part->PlaceExperts(right, Always).ok());
+}
+
+// The coordinator reckons with the ranges that workers load first, also where they are of unequal
+// sizes.
+TEST(ExpertRebalance, WhatIsLoadedFirstIsWhatTheCoordinatorTakesForIt) {
+  worker::ModelSpec spec;
+  spec.num_layers = 2;
+  spec.dspark.stages = 1;
+  for (const int experts : {8, 13, 256}) {
+    spec.num_experts = experts;
+    spec.dspark.num_experts = experts + 3;
+    const std::vector<double> layer(static_cast<size_t>(experts));
+    const std::vector<double> draft(static_cast<size_t>(experts + 3));
+    for (const int ranks : {1, 2, 3, 8}) {
+      EXPECT_EQ(worker::FirstPlacement(spec, ranks),
+                scheduler::ContiguousPlacement({layer, layer, draft},
+                                               static_cast<uint32_t>(ranks)))
+          << experts << " on " << ranks;
+    }
+  }
 }
 
 // Weights that are made are the same for every expert of a layer, so whoever holds which.

@@ -56,6 +56,8 @@ const std::map<std::string, std::string>& Silent() {
       {"workers/Bad frames", "needs a damaged network or a stranger on it"},
       {"workers/Resent frames", "needs a network that loses"},
       {"workers/Hangs and aborted groups", "needs a step that hangs, or groups of several ranks"},
+      {"workers/Load of experts", "needs groups of several ranks"},
+      {"workers/Pauses to move experts", "needs groups whose experts move"},
       {"workers/Features", "shows what the host lacks, which may be nothing"},
       {"device/Logits that are no numbers", "needs damaged weights"},
       {"api/Mailboxes", "is read between two rounds, when they are mostly empty"},
